@@ -1,0 +1,62 @@
+# Thin targets; everything they need is set up here. A fresh machine needs Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: help setup demo run listener test check fmt docs bench bench-proxy e2e dist clean lock
+
+help: ## what there is
+	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml requirements/dev.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $(STAMP)
+
+setup: $(STAMP) ## make the virtual environment in .venv
+
+demo: $(STAMP) ## two simulated engines, listener and router; round robin against KV-aware (ARGS="--once")
+	$(BIN)/continuum-router demo $(ARGS)
+
+run: $(STAMP) ## the router with the configuration in CONFIG
+	$(BIN)/continuum-router serve --config $(CONFIG)
+
+listener: $(STAMP) ## the listener with the configuration in CONFIG
+	$(BIN)/continuum-kv-listener --config $(CONFIG)
+
+test: $(STAMP) ## all tests but the real-engine one
+	$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(STAMP) ## lint, types, import directions, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+fmt: $(STAMP) ## format and sort
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP) ## write the generated pages of docs/
+
+bench: $(STAMP) ## micro benchmarks of the pure parts
+	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done
+
+e2e: $(STAMP) ## two real vLLM engines on the CPU (downloads about 0.7 GB; minutes)
+	$(BIN)/python scripts/e2e_real_engine.py $(ARGS)
+
+lock: $(STAMP) ## compile requirements/*.txt anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url \
+	  --no-emit-find-links pyproject.toml -o requirements/runtime.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url \
+	  --no-emit-find-links --extra dev pyproject.toml -o requirements/dev.txt
+
+dist: $(STAMP) ## wheel and source archive in dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean: ## remove what make made
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
