@@ -35,12 +35,14 @@ check: $(STAMP) ## lint, types, import directions, generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/generate_config_docs.py --check
 
 fmt: $(STAMP) ## format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 docs: $(STAMP) ## write the generated pages of docs/
+	$(BIN)/python scripts/generate_config_docs.py
 
 bench: $(STAMP) ## micro benchmarks of the pure parts
 	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -162,6 +162,7 @@ class LogQueue(logging.Handler):
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._stopping = False
+        self._undo: Callable[[], None] | None = None
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._write, name="log-writer", daemon=True)
         self._thread.start()
@@ -182,11 +183,14 @@ class LogQueue(logging.Handler):
                 self._wake.notify()
 
     def stop(self) -> None:
-        """Write what is queued, within one second, and end the thread."""
+        """Write what is queued, within one second, end the thread, and give the loggers back."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
         self._thread.join(FLUSH_SECONDS)
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
 
     def register_metrics(self, metrics: Metrics) -> None:
         """Declare the loss metrics of decisions G7."""
@@ -245,9 +249,15 @@ def setup_logging(settings: LogSettings, stream: BinaryIO | None = None) -> LogQ
     logging.addLevelName(TRACE, "TRACE")
     queue = LogQueue(settings, stream or sys.stdout.buffer)
     root = logging.getLogger()
-    for old in list(root.handlers):
-        root.removeHandler(old)
-    root.addHandler(queue)
+    before, level_before, raising = list(root.handlers), root.level, logging.raiseExceptions
+
+    def undo() -> None:
+        root.handlers[:] = before
+        root.setLevel(level_before)
+        logging.raiseExceptions = raising
+
+    queue._undo = undo
+    root.handlers[:] = [queue]
     root.setLevel(LEVEL_NUMBERS[settings.level])
     for target, level in settings.targets.items():
         logging.getLogger(target).setLevel(LEVEL_NUMBERS[level])

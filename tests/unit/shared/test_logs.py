@@ -15,6 +15,7 @@ from continuum_shared.logs import (
     LogSettings,
     fields,
     levels_from_env,
+    setup_logging,
     wait_until_written,
 )
 from continuum_shared.metrics import Metrics
@@ -153,3 +154,17 @@ def test_exception_text_is_not_written():
 def test_precedence_of_levels(env, level, targets, complains):
     found, by_target, complaint = levels_from_env(LogLevel.INFO, env)
     assert (found, by_target, complaint is not None) == (level, targets, complains)
+
+
+def test_setup_takes_the_root_logger_and_gives_it_back():
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level)
+    out = io.BytesIO()
+    queue = setup_logging(LogSettings(level=LogLevel.WARN), out)
+    logging.getLogger("continuum_router.y").info("quiet")
+    logging.getLogger("continuum_router.y").warning("loud")
+    queue.stop()
+    assert [json.loads(line)["fields"]["message"] for line in out.getvalue().splitlines()] == [
+        "loud"
+    ]
+    assert (list(root.handlers), root.level) == before

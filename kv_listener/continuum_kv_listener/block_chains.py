@@ -1,0 +1,291 @@
+"""Chains of blocks of one engine: stores, removes, joins, limits. No I/O, no clock, no verdicts.
+
+Puts the parts together: the graph (who is whose child), residency (what the engine can reach), the
+text shelf (tokens kept), the inquiry (what to ask) and the ledger (what to tell). Every operation
+leaves all five in step; nothing here awaits.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from continuum_kv_listener.block_graph import BlockGraph, Node, NodeKey, Phase
+from continuum_kv_listener.chain_stats import ChainLimits, Unattributed
+from continuum_kv_listener.engine_events import Medium, Tokens
+from continuum_kv_listener.inquiry import Inquiry
+from continuum_kv_listener.prefix_ledger import PrefixLedger
+from continuum_kv_listener.residency import Residency, last_copy
+from continuum_kv_listener.scope import Kind, Scope
+from continuum_kv_listener.text_shelf import TextShelf
+
+_TEXTUAL = (Kind.OPEN, Kind.ORPHAN)
+"""Kinds whose tokens are kept: a key may still be found in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Blocks to store one below the other, the first below ``parent``.
+
+    ``ends`` are the offsets in ``tokens`` at which the blocks end. ``scope`` is what new blocks get
+    when ``parent`` is None or not known; with ``sealed`` every new block gets it (C20).
+    """
+
+    keys: Sequence[NodeKey]
+    parent: NodeKey | None
+    ends: Sequence[int]
+    tokens: Tokens
+    medium: Medium
+    scope: Scope
+    sealed: bool = False
+
+
+class BlockChains:
+    """All known blocks of one engine, within ``limits``."""
+
+    def __init__(self, limits: ChainLimits, ledger: PrefixLedger) -> None:
+        self._limits = limits
+        self.graph = BlockGraph()
+        self.shelf = TextShelf(limits.max_retained_tokens)
+        self.inquiry = Inquiry()
+        self._residency = Residency(ledger)
+        self.counts: dict[Unattributed | None, int] = {}
+        self.evicted_total = 0
+
+    def store(self, run: Run, now: float) -> int:
+        """Count one copy more of each block, creating those not known. How many were created."""
+        nodes = self.graph.nodes
+        prev = nodes.get(run.parent) if run.parent is not None else None
+        if prev is not None:
+            self.graph.touch(prev)
+        above: Node | NodeKey | None = prev if prev is not None else run.parent
+        fresh: list[Node] = []
+        created = 0
+        start = 0
+        for key, end in zip(run.keys, run.ends, strict=True):
+            node = nodes.get(key)
+            if node is None:
+                text = run.tokens[start:end]
+                node = self._create(key, above, text, run)
+                fresh.append(node)
+                created += 1
+            else:
+                self._finish(fresh, now)
+                fresh = []
+                self.graph.touch(node)
+                self._residency.gain(node, run.medium)
+            above = node
+            start = end
+        self._finish(fresh, now)
+        return created
+
+    def hold(self, node: Node, medium: Medium) -> None:
+        """One copy more of a known block, told without its text (C14)."""
+        self.graph.touch(node)
+        self._residency.gain(node, medium)
+
+    def release(self, node: Node, medium: Medium) -> None:
+        """One copy less of a block that has one on ``medium``."""
+        if node.kids is None and last_copy(node, medium):  # the usual end of a block: tail first
+            self._remove(node)
+        else:
+            self._residency.lose(node, medium)
+
+    def rescope(self, top: Node, change: Callable[[Scope], Scope]) -> None:
+        """Give ``top`` and its descendants the scope that ``change`` makes of theirs. Sealed blocks
+        keep theirs, and a block whose scope does not change ends the descent."""
+        memo: dict[Scope, Scope] = {}
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            old = node.scope
+            if old.kind is Kind.SEALED:
+                continue
+            new = memo.get(old)
+            if new is None:
+                new = memo[old] = change(old)
+            if new is old:
+                continue
+            self._residency.withdraw(node)
+            node.scope = new
+            if new.reason is not old.reason:
+                self.count_as(node, new.reason)
+            if new.kind is not Kind.OPEN:
+                if node.phase is not Phase.NONE:
+                    self.inquiry.forget(node)
+                if node.tokens is not None and new.kind is not Kind.ORPHAN:
+                    self.shelf.take(node)
+            self._residency.refresh(node)
+            stack.extend(node.children())
+
+    def count_as(self, node: Node, reason: Unattributed | None) -> None:
+        """Count the block under another reason, or under none."""
+        self.counts[node.reason] -= 1
+        node.reason = reason
+        self.counts[reason] = self.counts.get(reason, 0) + 1
+
+    def mute(self, top: Node, reason: Unattributed) -> None:
+        """Nothing can be asked through ``top`` any more: its text or too much of it is missing."""
+        self.rescope(
+            top,
+            lambda old: old.turned(Kind.MUTE, reason) if old.kind in _TEXTUAL else old,
+        )
+
+    def clear(self) -> None:
+        """Forget every block; totals stay."""
+        for node in self.graph.nodes.values():
+            node.alive = False
+            node.parent = node.kids = node.tip = None  # break the cycles: nothing is left to the GC
+        self.graph.clear()
+        self.shelf.clear()
+        self.inquiry.clear()
+        self.counts.clear()
+
+    def _create(self, key: NodeKey, above: Node | NodeKey | None, text: Tokens, run: Run) -> Node:
+        while len(self.graph.nodes) >= self._limits.max_tracked_blocks:
+            self._remove(self.graph.oldest())
+            self.evicted_total += 1
+        size = len(text)
+        if isinstance(above, Node):
+            scope = above.scope
+            base = above.depth
+            if not above.alive:  # a limit took it just now: its child starts a chain of its own
+                above = above.key
+                if scope.kind is Kind.OPEN:
+                    scope = scope.turned(Kind.ORPHAN, Unattributed.UNKNOWN_PARENT)
+        else:
+            scope = run.scope
+            base = 0
+        if run.sealed:
+            scope = run.scope
+        node = Node(key, above, size, scope)
+        node.depth = base + size
+        if scope.kind in _TEXTUAL:
+            self._keep_text(node, text)
+        self.counts[node.reason] = self.counts.get(node.reason, 0) + 1
+        orphans = self.graph.add(node)
+        self._residency.born(node, run.medium)
+        if node.scope.kind is Kind.OPEN:
+            self.inquiry.begin(node)
+        for orphan in orphans:
+            self._join(node, orphan)
+        return node
+
+    def _keep_text(self, node: Node, text: Tokens) -> None:
+        """Shelve a new node's tokens, or make it mute."""
+        if node.depth > self._limits.max_chain_tokens:
+            reason = Unattributed.CHAIN_TOO_LONG
+        elif not self.shelf.put(node, text):
+            reason = Unattributed.TEXT_DROPPED
+        else:
+            return
+        node.scope = node.scope.turned(Kind.MUTE, reason)
+        node.reason = reason
+
+    def _finish(self, fresh: list[Node], now: float) -> None:
+        """End a run of new blocks: its last one is a leaf, its last askable one a tip."""
+        if not fresh:
+            return
+        if fresh[-1].alive:
+            self._residency.refresh(fresh[-1])
+        last = next((node for node in reversed(fresh) if node.phase is not Phase.NONE), None)
+        if last is None:
+            return
+        parent = fresh[0].parent
+        self.inquiry.grown(parent if isinstance(parent, Node) else None, last, now)
+
+    def _remove(self, node: Node) -> None:
+        """Take a block out of everything; then its ancestors that no copy and no child holds."""
+        while True:
+            parent = node.parent
+            asked = node.phase is not Phase.NONE
+            self._residency.leaving(node)
+            if asked:
+                self.inquiry.forget(node)
+            if node.tokens is not None:
+                self.shelf.take(node)
+            self.counts[node.reason] -= 1
+            for child in self.graph.leave(node):
+                self._orphan(child)
+            if not isinstance(parent, Node):
+                return
+            if parent.kids is not None or parent.gpu or parent.low:
+                if asked:
+                    self.inquiry.fallen(parent)
+                return
+            node = parent
+
+    def _orphan(self, top: Node) -> None:
+        """The path above ``top`` is not known any more. It may come back: texts and keys stay."""
+        if top.phase is not Phase.NONE:
+            self.rescope(
+                top,
+                lambda old: (
+                    old.turned(Kind.ORPHAN, Unattributed.UNKNOWN_PARENT)
+                    if old.kind is Kind.OPEN
+                    else old
+                ),
+            )
+
+    def _join(self, parent: Node, orphan: Node) -> None:
+        """The parent of an orphan (re)appeared (invariant 5)."""
+        self.graph.join(parent, orphan)
+        shift = parent.depth + orphan.size - orphan.depth
+        if shift:
+            self._shift(orphan, shift)
+        self._residency.joined(parent, orphan)
+        over = parent.scope
+        if over.kind is Kind.SETTLED:
+            self.rescope(orphan, lambda _: over)
+        elif over.kind is Kind.MUTE:
+            self.rescope(
+                orphan,
+                lambda old: (
+                    old.under(over).turned(Kind.MUTE, over.reason)
+                    if old.kind in _TEXTUAL
+                    else old.under(over)
+                ),
+            )
+        elif over.kind is not Kind.SEALED:
+            if over.kind is Kind.OPEN and orphan.scope.kind is Kind.ORPHAN:
+                self._open(orphan, parent)
+            else:
+                self.rescope(orphan, lambda old: old.under(over))
+
+    def _open(self, top: Node, parent: Node) -> None:
+        """A subtree of orphans got its beginning: its texts can be asked about now."""
+        over = parent.scope
+        memo: dict[Scope, Scope] = {}
+        opened: list[Node] = []
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            if node.scope.kind is not Kind.ORPHAN:
+                self.rescope(node, lambda old: old.under(over))
+                continue
+            if node.tokens is None or node.depth > self._limits.max_chain_tokens:
+                self.rescope(node, lambda old: old.under(over))
+                lost = node.tokens is None
+                self.mute(node, Unattributed.TEXT_DROPPED if lost else Unattributed.CHAIN_TOO_LONG)
+                continue
+            old = node.scope
+            new = memo.get(old)
+            if new is None:
+                new = memo[old] = old.under(over).turned(Kind.OPEN, Unattributed.PENDING)
+            self._residency.withdraw(node)
+            node.scope = new
+            self.count_as(node, new.reason)
+            self._residency.refresh(node)
+            self.inquiry.begin(node)
+            opened.append(node)
+            stack.extend(node.children())
+        for node in opened:
+            self.inquiry.fallen(node)  # no askable child: a tip
+
+    def _shift(self, top: Node, by: int) -> None:
+        """A chain's beginning became known: its depths count from there."""
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            self._residency.withdraw(node)
+            node.depth += by
+            self._residency.refresh(node)
+            stack.extend(node.children())

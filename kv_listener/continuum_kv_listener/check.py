@@ -1,0 +1,228 @@
+"""``continuum-kv-listener --check``: tries each endpoint once and prints a table.
+
+One row a source and endpoint: what was tried, whether it worked, and what to do if not. Events of
+engines are not consumed: the subscriber is dropped as soon as it has connected.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+import aiohttp
+import zmq
+
+from continuum_kv_listener.assemble import engine_endpoints
+from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.config import ListenerConfig, PromptFormatName, SourceConfig, ZmqMode
+from continuum_kv_listener.engine_client import EngineClient, EngineError
+from continuum_kv_listener.replay import ReplayClient, ReplayError, ReplaySettings
+from continuum_kv_listener.sources.publisher_acl import (
+    AdmissionDesk,
+    UnresolvedPublisher,
+    resolve_acl,
+)
+from continuum_kv_listener.sources.readable import Socket
+from continuum_kv_listener.sources.zmq_source import (
+    Admission,
+    LinkUp,
+    ZmqEndpointSettings,
+    ZmqSource,
+)
+from continuum_shared.backoff import Backoff
+from continuum_shared.tasks import Supervisor
+
+BEYOND_EVERY_SEQUENCE = 2**62
+"""A replay from here is answered by the end marker alone, so nothing is transferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckTimes:
+    """Seconds for one attempt of each kind."""
+
+    connect: float = 3.0
+    replay: float = 3.0
+    http: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One row of the table. ``good`` None means: could not be tried, which is no failure."""
+
+    source: str
+    what: str
+    endpoint: str
+    good: bool | None
+    note: str = ""
+
+
+def check(config: ListenerConfig, *, out: TextIO, times: CheckTimes | None = None) -> int:
+    """Try everything and print the table. Returns 0 when all is well, else 1."""
+    outcomes = asyncio.run(try_all(config, times or CheckTimes()))
+    print(table(outcomes), file=out)
+    return 0 if all(outcome.good is not False for outcome in outcomes) else 1
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The rows as aligned text."""
+    words = {True: "ok", False: "FAILED", None: "-"}
+    rows = [("SOURCE", "WHAT", "ENDPOINT", "RESULT", "")]
+    rows += [(o.source, o.what, o.endpoint, words[o.good], o.note) for o in outcomes]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True))
+        for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+async def try_all(config: ListenerConfig, times: CheckTimes) -> list[Outcome]:
+    """Each source's endpoints, in the order of the file."""
+    supervisor = Supervisor("check")
+    context: zmq.Context[Socket] = zmq.Context()
+    desk = AdmissionDesk(context)
+    supervisor.supervise("admission", desk.run, Backoff(0.1, 1.0))
+    try:
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            tried = await asyncio.gather(
+                *(
+                    _try_source(source, _Tools(context, desk, session, times))
+                    for source in config.sources
+                )
+            )
+    finally:
+        await supervisor.stop()
+        desk.close()
+        context.destroy(0)
+    return [outcome for outcomes in tried for outcome in outcomes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    context: "zmq.Context[Socket]"
+    desk: AdmissionDesk
+    session: aiohttp.ClientSession
+    times: CheckTimes
+
+
+async def _try_source(source: SourceConfig, tools: _Tools) -> list[Outcome]:
+    outcomes = [await _try_events(source, tools)]
+    if source.zmq_replay_endpoint is not None:
+        outcomes.append(await _try_replay(source, tools))
+    outcomes.extend(await _try_http(source, tools))
+    return outcomes
+
+
+async def _try_events(source: SourceConfig, tools: _Tools) -> Outcome:
+    endpoint, binds = str(source.zmq_endpoint), source.mode is ZmqMode.BIND
+    what = f"events ({source.mode.value})"
+    admission = None
+    if binds:
+        try:
+            acl = await resolve_acl(
+                source.allowed_publishers, local=bool(source.zmq_endpoint.ipc_path)
+            )
+        except UnresolvedPublisher as error:
+            return _row(source, what, endpoint, good=False, note=str(error))
+        admission = Admission(desk=tools.desk, acl=acl)
+    link = ZmqSource(
+        ZmqEndpointSettings(
+            name=source.backend_name,
+            endpoint=endpoint,
+            mode=source.mode,
+            topic=source.zmq_topic,
+            max_message_bytes=source.max_frame_bytes,
+        ),
+        context=tools.context,
+        on_drop=lambda _: None,
+        admission=admission,
+    )
+    try:
+        connected = await _comes_up(link, tools.times.connect)
+    finally:
+        link.close()
+    if connected:
+        return _row(source, what, endpoint, good=True)
+    if binds and link.last_error is not None:
+        note = f"{link.last_error}: does the engine bind it too? Then set zmq_mode: connect"
+        return _row(source, what, endpoint, good=False, note=note)
+    if link.refused is not None:
+        note = f"refused a publisher at {link.refused}: add it to allowed_publishers"
+        return _row(source, what, endpoint, good=False, note=note)
+    if binds:
+        note = "listening, but no engine connected while we waited"
+        return _row(source, what, endpoint, good=None, note=note)
+    note = (
+        f"{link.last_error or 'no answer'}: is the engine up with KV events on? If its endpoint "
+        "names this host, it connects: set zmq_mode: bind"
+    )
+    return _row(source, what, endpoint, good=False, note=note)
+
+
+async def _comes_up(link: ZmqSource, seconds: float) -> bool:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while loop.time() < deadline:
+        items = await link.receive(max(0.0, deadline - loop.time()))
+        if any(isinstance(item, LinkUp) for item in items):
+            return True
+    return False
+
+
+async def _try_replay(source: SourceConfig, tools: _Tools) -> Outcome:
+    endpoint = str(source.zmq_replay_endpoint)
+    client = ReplayClient(
+        ReplaySettings(
+            source=source.backend_name, endpoint=endpoint, first_answer=tools.times.replay
+        ),
+        context=tools.context,
+        on_drop=lambda _: None,
+    )
+    try:
+        async with client.ask(BEYOND_EVERY_SEQUENCE) as answers:
+            async for _ in answers:
+                pass
+    except ReplayError as error:
+        return _row(source, "replay", endpoint, good=False, note=error.fault.value)
+    return _row(source, "replay", endpoint, good=True)
+
+
+async def _try_http(source: SourceConfig, tools: _Tools) -> list[Outcome]:
+    urls = engine_endpoints(source)
+    client = EngineClient(tools.session, urls, model=source.models[0], timeout=tools.times.http)
+    healthy = await client.health()
+    outcomes = [_row(source, "health", urls.health or "-", good=healthy)]
+    outcomes.append(
+        await _called(source, "detokenize", urls.detokenize, lambda: client.detokenize([0, 1, 2]))
+    )
+    if source.prompt_format.name is not PromptFormatName.AUTO:
+        return outcomes
+    attributor = Attributor(
+        client,
+        models=source.models,
+        max_prefix_length=source.max_prefix_length,
+        rng=random.Random(),
+    )
+    state = await attributor.calibrate(0.0)
+    note = "; ".join(state.warnings)
+    outcomes.append(
+        _row(source, "template", urls.tokenize or "-", good=state.calibrated, note=note)
+    )
+    return outcomes
+
+
+async def _called(
+    source: SourceConfig, what: str, endpoint: str, call: Callable[[], Awaitable[object]]
+) -> Outcome:
+    try:
+        await call()
+    except EngineError as error:
+        return _row(source, what, endpoint, good=False, note=str(error))
+    return _row(source, what, endpoint, good=True)
+
+
+def _row(
+    source: SourceConfig, what: str, endpoint: str, *, good: bool | None, note: str = ""
+) -> Outcome:
+    return Outcome(source=source.backend_name, what=what, endpoint=endpoint, good=good, note=note)

@@ -1,0 +1,156 @@
+"""Rules over several keys of the listener's file, listed at the bottom (decisions C26, C27)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from continuum_shared.config.addresses import is_loopback
+from continuum_shared.config.decode import Check, Finding, View
+from continuum_shared.config.report import Path, Severity
+
+if TYPE_CHECKING:
+    from continuum_kv_listener.config import ListenerConfig
+
+
+def _at(index: int, key: str) -> Path:
+    return ("sources", index, key)
+
+
+def _some_source(config: ListenerConfig, _view: View) -> Iterator[Finding]:
+    if not config.sources:
+        yield Finding(path=("sources",), message="there is no source", hint="list at least one")
+
+
+def _names_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    first: dict[str, int] = {}
+    for index, source in enumerate(config.sources):
+        if not view.sure(_at(index, "backend_name")):
+            continue
+        if source.backend_name in first:
+            yield Finding(
+                path=_at(index, "backend_name"),
+                message=f"is also the backend_name of sources[{first[source.backend_name]}]",
+                hint="one source for each backend",
+            )
+        first.setdefault(source.backend_name, index)
+
+
+def _endpoints_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """Two sources on one socket would announce each other's blocks."""
+    first: dict[tuple[str, str], int] = {}
+    for index, source in enumerate(config.sources):
+        if not view.sure(*(_at(index, key) for key in ("zmq_endpoint", "zmq_mode", "zmq_topic"))):
+            continue
+        key = (str(source.zmq_endpoint), "" if source.binds else source.zmq_topic)
+        if key in first:
+            yield Finding(
+                path=_at(index, "zmq_endpoint"),
+                message=f"is also the zmq_endpoint of sources[{first[key]}]",
+                hint="give each engine its own endpoint",
+            )
+        first.setdefault(key, index)
+
+
+def _has_engine_url(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    for index, source in enumerate(config.sources):
+        sure = view.sure(_at(index, "detokenize_endpoint"), _at(index, "engine_url"))
+        if sure and source.detokenize_endpoint is None and source.engine_url is None:
+            yield Finding(
+                path=_at(index, "detokenize_endpoint"),
+                message="is required: prompts can be read back only by asking the engine",
+                hint='such as "http://10.0.0.5:8000/detokenize", or set engine_url',
+            )
+
+
+def _mode_fits_host(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    for index, source in enumerate(config.sources):
+        if not view.sure(_at(index, "zmq_endpoint"), _at(index, "zmq_mode")):
+            continue
+        if not source.binds and source.zmq_endpoint.wildcard:
+            yield Finding(
+                path=_at(index, "zmq_mode"),
+                message="connect needs a concrete host in zmq_endpoint",
+                hint="name the engine's host, or use zmq_mode: bind",
+            )
+        replay = source.zmq_replay_endpoint
+        if replay is not None and replay.wildcard:
+            yield Finding(
+                path=_at(index, "zmq_replay_endpoint"),
+                message="needs a concrete host",
+                hint="name the engine's host",
+            )
+
+
+def _hosts_allowed(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """Decisions C26: what we connect to must be loopback or listed."""
+    for index, source in enumerate(config.sources):
+        if not view.sure(_at(index, "zmq_mode"), _at(index, "allowed_publishers")):
+            continue
+        endpoints = [("zmq_replay_endpoint", source.zmq_replay_endpoint)]
+        if not source.binds:
+            endpoints.append(("zmq_endpoint", source.zmq_endpoint))
+        for key, endpoint in endpoints:
+            if endpoint is None or endpoint.wildcard or endpoint.loopback:
+                continue
+            if not view.sure(_at(index, key)):
+                continue
+            if not _listed(endpoint.host, source.allowed_publishers):
+                yield Finding(
+                    path=_at(index, key),
+                    message="its host is not in allowed_publishers",
+                    hint=f'add "{endpoint.host}" to allowed_publishers',
+                )
+
+
+def _listed(host: str, allowed: tuple[str, ...]) -> bool:
+    if host.lower() in {entry.lower() for entry in allowed}:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    for entry in allowed:
+        try:
+            if address in ipaddress.ip_network(entry, strict=False):
+                return True
+        except ValueError:
+            continue
+    return False
+
+
+def _bound_to_nobody(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    for index, source in enumerate(config.sources):
+        keys = ("zmq_endpoint", "zmq_mode", "allowed_publishers")
+        if not view.sure(*(_at(index, key) for key in keys)):
+            continue
+        closed = all(is_loopback(entry) for entry in source.allowed_publishers)
+        if closed and source.binds and source.zmq_endpoint.wildcard:
+            yield Finding(
+                path=_at(index, "zmq_endpoint"),
+                message="is open on every interface, but only this machine may publish",
+                hint="list the engine's address in allowed_publishers, or bind to 127.0.0.1",
+                severity=Severity.WARNING,
+            )
+
+
+def _retained_fits_chain(config: ListenerConfig, _view: View) -> Iterator[Finding]:
+    if config.max_retained_tokens < config.max_chain_tokens:
+        yield Finding(
+            path=("max_retained_tokens",),
+            message="is smaller than max_chain_tokens, so no full chain would fit",
+            hint=f"at least {config.max_chain_tokens}",
+        )
+
+
+CHECKS: tuple[Check[ListenerConfig], ...] = (
+    Check(_some_source, (("sources",),)),
+    Check(_names_unique),
+    Check(_endpoints_unique),
+    Check(_has_engine_url),
+    Check(_mode_fits_host),
+    Check(_hosts_allowed),
+    Check(_bound_to_nobody),
+    Check(_retained_fits_chain, (("max_chain_tokens",), ("max_retained_tokens",))),
+)

@@ -1,0 +1,256 @@
+"""Published bytes to typed engine events; the only place that knows their encodings.
+
+Whether an event is an array or a map is decided by its msgpack type, event by event, never by an
+engine version (decisions C15); a batch may be a map too. Arrays are read by position and may be
+shorter or longer than the table, unknown keys of maps are ignored. What cannot be read costs one
+event, or one batch when its envelope is broken, and is counted by reason; nothing raises.
+
+Origin of the tables: recordings of real engines, wire/README.md.
+"""
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+from continuum_kv_listener.engine_events import (
+    BlockHash,
+    Cleared,
+    DropReason,
+    EngineEvent,
+    Medium,
+    Removed,
+    Stored,
+    Tokens,
+)
+
+_BATCH = ("ts", "events", "rank")
+_BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
+
+_STORED_COMMON = (
+    "block_hashes",  # ints of 64 bits, signed (SGLang) or not (vLLM), or bytes
+    "parent_block_hash",  # the same, or nil for a chain's first block
+    "token_ids",  # ints, or pairs of ints in SGLang's bigram mode
+    "block_size",
+    "lora_id",
+    "medium",  # "GPU", "CPU", "CPU_PINNED", "DISK", "STORAGE", "EXTERNAL"; nil = GPU
+)
+_STORED: Mapping[str, Sequence[str]] = {
+    "vllm": (
+        *_STORED_COMMON,
+        "lora_name",
+        "extra_keys",  # from 0.23 on: one entry a block, nil or an array of values
+        "group_idx",
+        "kv_cache_spec_kind",
+        "kv_cache_spec_sliding_window",
+    ),
+    "sglang": _STORED_COMMON,  # its map form adds cache_salt, session_id, lora_name
+}
+_REMOVED: Mapping[str, Sequence[str]] = {
+    "vllm": ("block_hashes", "medium", "group_idx"),
+    "sglang": ("block_hashes", "medium"),
+}
+
+_FULL_ATTENTION_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
+_MEDIA = {
+    "GPU": Medium.GPU,
+    "CPU": Medium.CPU,
+    "CPU_PINNED": Medium.CPU,
+    "DISK": Medium.DISK,
+    "STORAGE": Medium.DISK,
+    "EXTERNAL": Medium.EXTERNAL,
+}
+_MASK64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedBatch:
+    """The readable events of one message in their order, one reason for each unreadable one, and
+    the data-parallel rank that it names (None when it names none)."""
+
+    events: tuple[EngineEvent, ...] = ()
+    drops: tuple[DropReason, ...] = ()
+    rank: int | None = None
+
+
+class _MalformedError(Exception):
+    """One event that has a known name and an impossible shape."""
+
+
+def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
+    """Decode the last frame of one message of an ``engine`` ("vllm" or "sglang", whose tables
+    differ in the optional fields; another name reads as "vllm"). Never raises for bad bytes."""
+    try:
+        # text that is not UTF-8 must cost its event, not the batch: see _text
+        batch = msgpack.unpackb(
+            payload, raw=False, strict_map_key=False, unicode_errors="surrogateescape"
+        )
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
+        return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
+    if isinstance(batch, list):
+        batch = dict(zip(_BATCH, batch, strict=False))
+    if not isinstance(batch, dict) or not isinstance(batch.get("events"), list):
+        return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
+    table = engine if engine in _STORED else "vllm"
+    events: list[EngineEvent] = []
+    drops: list[DropReason] = []
+    for raw in batch["events"]:
+        try:
+            event = _event(raw, table)
+        except _MalformedError:
+            drops.append(DropReason.MALFORMED_EVENT)
+            continue
+        if event is None:
+            drops.append(DropReason.UNKNOWN_TAG)
+        else:
+            events.append(event)
+    rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
+    return DecodedBatch(
+        events=tuple(events),
+        drops=tuple(drops),
+        rank=rank if type(rank) is int and rank >= 0 else None,
+    )
+
+
+def _event(raw: object, table: str) -> EngineEvent | None:
+    """One event; None when its name is not known."""
+    if isinstance(raw, dict):
+        tag = raw.get("type")
+        fields: Mapping[object, object] = raw
+        values: Sequence[object] | None = None
+    elif isinstance(raw, list) and raw:
+        tag, *values = raw
+        fields = {}
+    else:
+        raise _MalformedError
+    if tag == "BlockStored":
+        if values is not None:
+            fields = dict(zip(_STORED[table], values, strict=False))
+        return _stored(fields)
+    if tag == "BlockRemoved":
+        if values is not None:
+            fields = dict(zip(_REMOVED[table], values, strict=False))
+        return Removed(
+            hashes=_hashes(fields.get("block_hashes")),
+            medium=_medium(fields.get("medium")),
+            group=_count(fields.get("group_idx")),
+        )
+    if tag == "AllBlocksCleared":
+        return Cleared()
+    if not isinstance(tag, str):
+        raise _MalformedError
+    return None
+
+
+def _stored(fields: Mapping[object, object]) -> Stored:
+    get = fields.get
+    parent = get("parent_block_hash")
+    lora_id = get("lora_id")
+    lora_name = _text(get("lora_name"))
+    if lora_name is None and lora_id is not None:
+        # an adapter without a name: no request can name it, so it may not count as the base model
+        lora_name = f"lora_id:{_count(lora_id)}"
+    group = _count(get("group_idx"))
+    return Stored(
+        hashes=_hashes(get("block_hashes")),
+        parent=None if parent is None else _hashes([parent])[0],
+        tokens=_tokens(get("token_ids")),
+        block_size=_count(get("block_size")),
+        lora_name=lora_name,
+        medium=_medium(get("medium")),
+        extra_keys=_extra_keys(get("extra_keys"), lora_id),
+        cache_salt=_text(get("cache_salt")),
+        group=group,
+        full_attention=_full_attention(
+            group, get("kv_cache_spec_kind"), get("kv_cache_spec_sliding_window")
+        ),
+    )
+
+
+def _hashes(value: object) -> tuple[BlockHash, ...]:
+    """Ints become unsigned 64 bits, whatever sign the engine gave them (decisions C16)."""
+    if not isinstance(value, list) or not value:
+        raise _MalformedError
+    hashes: list[BlockHash] = []
+    for each in value:
+        if type(each) is int:
+            hashes.append(each & _MASK64)
+        elif type(each) is bytes and each:
+            hashes.append(each)
+        else:
+            raise _MalformedError
+    return tuple(hashes)
+
+
+def _tokens(value: object) -> Tokens:
+    if value is None:
+        return array("I")
+    if not isinstance(value, list):
+        raise _MalformedError
+    try:
+        return array("I", value)
+    except (TypeError, OverflowError):
+        pass
+    try:  # bigrams: each token with the one that follows it
+        return array("I", [first for first, _ in value])
+    except (TypeError, ValueError, OverflowError):
+        raise _MalformedError from None
+
+
+def _count(value: object) -> int:
+    """A non-negative int; absent counts as 0."""
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise _MalformedError
+    return value
+
+
+def _text(value: object) -> str | None:
+    """Proper text, or None where it is absent or empty."""
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise _MalformedError
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise _MalformedError from None
+    return value
+
+
+def _medium(value: object) -> Medium:
+    """Absent is the GPU; a tier that we do not know is one below it (decisions C13)."""
+    if value is None or value == "":
+        return Medium.GPU
+    if not isinstance(value, str):
+        raise _MalformedError
+    return _MEDIA.get(value) or _MEDIA.get(value.upper(), Medium.EXTERNAL)
+
+
+def _extra_keys(value: object, lora_id: object) -> tuple[tuple[object, ...] | None, ...]:
+    """One entry a block. An adapter's number, where an engine puts it, is not an extra key."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise _MalformedError
+    entries: list[tuple[object, ...] | None] = []
+    for entry in value:
+        if entry is None:
+            entries.append(None)
+        elif isinstance(entry, list):
+            entries.append(
+                tuple(each for each in entry if not (type(each) is int and each == lora_id))
+            )
+        else:
+            raise _MalformedError
+    return tuple(entries)
+
+
+def _full_attention(group: int, kind: object, window: object) -> bool:
+    """Whether the group's blocks describe a whole prefix (decisions C19). Without a kind only
+    group 0 does, unless it names a window."""
+    if isinstance(kind, str) and kind != "unknown":
+        return kind in _FULL_ATTENTION_KINDS
+    return group == 0 and not window

@@ -1,0 +1,136 @@
+"""What the batches of one source become: events of its block graph, then published records.
+
+Synchronous: nothing here waits, so tracking never depends on how fast the engine gives text
+(design/architecture.md, section 5). The tasks around it are in ``source_runner``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from continuum_kv_listener.attribution_types import PathVerdict, Question
+from continuum_kv_listener.chain_stats import ChainStats
+from continuum_kv_listener.decode import decode_batch
+from continuum_kv_listener.engine_events import DropReason, EngineEvent, RawBatch
+from continuum_kv_listener.listener_metrics import IntakeMetrics
+from continuum_kv_listener.stream import EventStream
+from continuum_shared.kv_event import KvAction, KvEvent
+from continuum_shared.logs import fields
+from continuum_shared.prefix_key import PrefixKey
+
+log = logging.getLogger("continuum_kv_listener.pipeline")
+
+LOGGED_ONCE = {
+    DropReason.UNDECODABLE_BATCH: "Batch cannot be decoded",
+    DropReason.MALFORMED_EVENT: "Event is malformed",
+    DropReason.UNKNOWN_TAG: "Event type is unknown",
+    DropReason.BAD_FRAMES: "Message has the wrong frames",
+    DropReason.OVERSIZED: "Message is larger than max_frame_bytes",
+    DropReason.NOT_ALLOWED: "Publisher is not in allowed_publishers",
+}
+"""Drops that mean a wrong set-up: one line in the log per source, the rest is in the counter."""
+
+
+class Tracker(Protocol):
+    """The block graph of one source (``chain.ChainTracker``)."""
+
+    @property
+    def stats(self) -> ChainStats: ...
+
+    def apply(self, event: EngineEvent, now: float) -> Sequence[DropReason]: ...
+
+    def questions(self, limit: int, now: float) -> list[Question]: ...
+
+    def answer(self, node: int, verdict: PathVerdict, now: float) -> None: ...
+
+    def retry(self, node: int, at: float) -> None: ...
+
+    def drain(self, now: float) -> list[KvEvent]: ...
+
+    def next_due(self, now: float) -> float | None: ...
+
+    def snapshot(self) -> list[tuple[PrefixKey, int, bool]]: ...
+
+    def purge(self, now: float) -> None: ...
+
+
+class Pipeline:
+    """Decodes, tracks and publishes for one source. ``clock`` gives monotonic seconds.
+
+    ``due_changed`` and ``work_changed`` are set whenever there may be something new to publish,
+    or to ask the engine about.
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: str,
+        tracker: Tracker,
+        metrics: IntakeMetrics,
+        clock: Callable[[], float],
+        on_restart: Callable[[float], None],
+    ) -> None:
+        self.tracker = tracker
+        self.due_changed = asyncio.Event()
+        self.work_changed = asyncio.Event()
+        self.drops: dict[DropReason, int] = {}
+        self._engine = engine
+        self._metrics = metrics
+        self._clock = clock
+        self._on_restart = on_restart
+        self._stream: EventStream | None = None
+
+    def publish_to(self, stream: EventStream) -> None:
+        """Where records go (the stream needs this pipeline's snapshot, so it is made later)."""
+        self._stream = stream
+
+    def batch(self, raw: RawBatch) -> None:
+        """Apply one batch; a bad event costs itself."""
+        decoded = decode_batch(raw.payload, self._engine)
+        for reason in decoded.drops:
+            self.dropped(reason)
+        now = self._clock()
+        for event in decoded.events:
+            for reason in self.tracker.apply(event, now):
+                self.dropped(reason)
+            self._metrics.applied(event)
+
+    def restarted(self) -> None:
+        """The engine's cache is empty: say so at once."""
+        now = self._clock()
+        self.tracker.purge(now)
+        self._on_restart(now)
+        self.caught_up()
+
+    def caught_up(self) -> None:
+        """Publish what is due and let the tasks look for more to do."""
+        self.flush()
+        self.due_changed.set()
+        self.work_changed.set()
+
+    def flush(self) -> None:
+        """Publish what is due now."""
+        if self._stream is not None:
+            self._stream.publish(self.tracker.drain(self._clock()))
+
+    def snapshot(self) -> list[KvEvent]:
+        """One record for each live prefix, after everything due was published (J17)."""
+        self.flush()
+        return [_record(*row) for row in self.tracker.snapshot()]
+
+    def dropped(self, reason: DropReason) -> None:
+        """Count one drop; the first of a kind that means a wrong set-up is logged."""
+        self._metrics.dropped(reason)
+        seen = self.drops.get(reason, 0)
+        self.drops[reason] = seen + 1
+        if not seen and reason in LOGGED_ONCE:
+            log.warning(
+                LOGGED_ONCE[reason],
+                extra=fields(source=self._metrics.source, reason=reason.value),
+            )
+
+
+def _record(prefix: PrefixKey, tokens: int, warm: bool) -> KvEvent:
+    action = KvAction.OFFLOADED if warm else KvAction.CREATED
+    return KvEvent(action=action, prefix=prefix, tokens=tokens)

@@ -1,0 +1,172 @@
+"""The server: which path leads where, and aiohttp's own server made to fit.
+
+aiohttp's low-level server calls one handler for every request; the paths are few and exact, so a
+table replaces its router, and no layer rewrites a path before it is compared. The protocol class is
+ours so that bytes which are no HTTP get the same kind of answer as everything else, and so that a
+shorter way for ordinary requests can be put before aiohttp's parser later (design/data-plane.md).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.streams import StreamReader
+from aiohttp.web_protocol import RequestHandler
+
+from continuum_router.api.chat import Generate
+from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
+from continuum_router.api.middleware import ActiveCount, Edge, Route, Routes
+from continuum_router.api.models import Models
+from continuum_router.api.ops import Exposition, Health, Ready
+from continuum_router.request import Endpoint
+from continuum_router.runtime import Runtime
+from continuum_shared.metrics import Metrics
+
+log = logging.getLogger("continuum_router.server")
+
+KEEPALIVE_SECONDS = 75.0
+"""An idle client connection is kept so long: longer than the usual 60 s of load balancers."""
+
+LINGER_SECONDS = 5.0
+"""How long the rest of a refused body is read, so that the client gets to see the answer."""
+
+MAX_HEADER_BYTES = 16 * 1024
+MAX_HEADERS = 128
+
+
+class EdgeRequest(web.BaseRequest):
+    """A request whose answers do not name the server software (decisions H6)."""
+
+    async def _prepare_hook(self, response: web.StreamResponse) -> None:
+        response.headers.pop("Server", None)
+
+
+class EdgeProtocol(RequestHandler):
+    """One client connection."""
+
+    __slots__ = ("_edge",)
+
+    def __init__(self, server: "EdgeServer", edge: Edge, **kwargs: object) -> None:
+        super().__init__(server, **kwargs)  # type: ignore[arg-type]
+        self._edge = edge
+
+    def data_received(self, data: bytes) -> None:
+        """Take the client's next bytes.
+
+        When a body turns out to be damaged, aiohttp queues the error as if it were a request of its
+        own and leaves whoever reads the body waiting. It belongs to that body: hand it over.
+        """
+        super().data_received(data)
+        messages = self._messages
+        if not messages or isinstance(messages[-1][0], RawRequestMessage):
+            return
+        request = self._current_request
+        body = messages[-2][1] if len(messages) > 1 else request and request.content
+        if body and not body.is_eof():
+            messages.pop()
+            body.set_exception(web.RequestPayloadError("the body is damaged"))
+            body.feed_eof()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,  # noqa: ARG002
+        exc: BaseException | None = None,  # noqa: ARG002
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """Answer what aiohttp's parser refused. Its text may quote the client and is not used."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer was started already")
+        # aiohttp marks what it could not parse as HTTP/1.0; the answer is in the usual form.
+        request._version = HttpVersion11
+        return self._edge.unparsed("?")
+
+
+class EdgeServer(web.Server):
+    """Makes a protocol for each connection, with handler cancellation on: a client that leaves
+    cancels its request, and with it the call to the backend (user report S1)."""
+
+    def __init__(self, edge: Edge) -> None:
+        super().__init__(
+            edge.handle,
+            request_factory=self._new_request,
+            handler_cancellation=True,
+        )
+        self._edge = edge
+        self._options = {
+            "loop": asyncio.get_running_loop(),
+            "access_log": None,
+            "auto_decompress": False,
+            "logger": log,
+            "keepalive_timeout": KEEPALIVE_SECONDS,
+            "lingering_time": LINGER_SECONDS,
+            "max_line_size": MAX_HEADER_BYTES,
+            "max_field_size": MAX_HEADER_BYTES,
+            "max_headers": MAX_HEADERS,
+        }
+
+    def __call__(self) -> EdgeProtocol:
+        """Called by the loop for each new connection."""
+        return EdgeProtocol(self, self._edge, **self._options)
+
+    def _new_request(
+        self,
+        message: RawRequestMessage,
+        payload: StreamReader,
+        protocol: RequestHandler,
+        writer: AbstractStreamWriter,
+        task: "asyncio.Task[None]",
+    ) -> EdgeRequest:
+        return EdgeRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
+
+
+def make_routes(runtime: Runtime, metrics: Metrics, clock: Callable[[], float]) -> Routes:
+    """Every path of the edge. Management paths do not exist (decisions J20)."""
+
+    def generate(endpoint: Endpoint) -> dict[str, Route]:
+        return {
+            "POST": Route(
+                endpoint=EndpointLabel(endpoint.value),
+                handler=Generate(runtime, endpoint, clock=clock),
+                api=True,
+                cacheable=True,
+                generates=True,
+            )
+        }
+
+    health = Route(endpoint=EndpointLabel.HEALTH, handler=Health())
+    ready = Route(endpoint=EndpointLabel.HEALTH, handler=Ready(runtime))
+    models = Route(endpoint=EndpointLabel.MODELS, handler=Models(runtime), api=True)
+    exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))
+    routes: dict[str, dict[str, Route]] = {e.path: generate(e) for e in Endpoint}
+    for path, route in {
+        "/v1/models": models,
+        "/health": health,
+        "/healthz": health,
+        "/health/ready": ready,
+        "/metrics": exposition,
+    }.items():
+        routes[path] = {"GET": route, "HEAD": route}
+    return routes
+
+
+def make_server(
+    runtime: Runtime,
+    *,
+    metrics: Metrics,
+    edge_metrics: EdgeMetrics,
+    active: ActiveCount,
+    clock: Callable[[], float],
+) -> EdgeServer:
+    """Return the server for a runtime. To be called with the loop running."""
+    edge = Edge(
+        runtime=runtime,
+        routes=make_routes(runtime, metrics, clock),
+        metrics=edge_metrics,
+        active=active,
+        clock=clock,
+    )
+    return EdgeServer(edge)

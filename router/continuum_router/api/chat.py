@@ -1,0 +1,53 @@
+"""POST /v1/chat/completions and /v1/completions: the stops of architecture section 4, in order."""
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+from continuum_router.api.client_body import read_body
+from continuum_router.api.client_sink import WebSink
+from continuum_router.api.scope import Scope
+from continuum_router.providers.prepare import sort_headers
+from continuum_router.request import Endpoint, parse_generate
+from continuum_router.runtime import Runtime
+from continuum_router.upstream.outcome import Call
+
+
+class Generate:
+    """Handler of one generating endpoint. `clock` is monotonic seconds."""
+
+    def __init__(self, runtime: Runtime, endpoint: Endpoint, *, clock: Callable[[], float]) -> None:
+        self._runtime = runtime
+        self._endpoint = endpoint
+        self._clock = clock
+
+    async def __call__(self, request: web.BaseRequest, scope: Scope) -> web.StreamResponse:
+        """Answer one request from one snapshot. Raises RouterError for what is refused."""
+        snap = self._runtime.current
+        scope.routing_headers = snap.routing_headers
+        inbound = sort_headers(
+            request.raw_headers,
+            query=request.rel_url.raw_query_string,
+            trusted=snap.trusted_proxies.trusts(request.remote),
+        )
+        raw = await read_body(request, snap.max_body_bytes)
+        parsed = parse_generate(self._endpoint, raw, snap.request_rules)
+        scope.model = parsed.model
+        holdings = (
+            snap.kv.holdings(parsed.prefix, self._clock()) if parsed.prefix is not None else None
+        )
+        sink = scope.sink = WebSink(
+            request, more_headers=scope.headers, closing=lambda: self._runtime.draining
+        )
+        await snap.dispatcher.run(
+            Call(
+                request=parsed,
+                inbound=inbound,
+                holdings=holdings,
+                sink=sink,
+                request_id=scope.request_id,
+                outcome=scope.outcome,
+            )
+        )
+        assert sink.response is not None
+        return sink.response

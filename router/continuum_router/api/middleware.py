@@ -1,0 +1,243 @@
+"""Around every client request: identity, routes, the one mapping of errors, the books.
+
+`Edge` is the handler that aiohttp's server calls. It finds the route, runs it, and turns whatever
+comes out of it into one answer, one count and at most two log lines (S2 "request completion
+logging", "rejection logging"). A refused request is counted exactly once (decisions J10).
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import orjson
+from aiohttp import web
+from multidict import CIMultiDict
+
+from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
+from continuum_router.api.scope import Scope, read_scope
+from continuum_router.errors import (
+    BadRequest,
+    ClientGone,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    RouterError,
+    to_openai,
+)
+from continuum_router.runtime import Runtime
+from continuum_router.upstream.outcome import Ended
+from continuum_shared.logs import fields
+
+log = logging.getLogger("continuum_router.access")
+
+Handler = Callable[[web.BaseRequest, Scope], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One path and method. `api`: its requests leave a completion line; `cacheable`: X-Cache."""
+
+    endpoint: EndpointLabel
+    handler: Handler
+    api: bool = False
+    cacheable: bool = False
+    generates: bool = False
+
+
+Routes = Mapping[str, Mapping[str, Route]]
+"""path → method → route."""
+
+
+class ActiveCount:
+    """How many client requests are being worked on, and whether that has come to none."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __enter__(self) -> None:
+        self.now += 1
+        self._none.clear()
+
+    def __exit__(self, *exc: object) -> None:
+        self.now -= 1
+        if self.now == 0:
+            self._none.set()
+
+    async def wait_none(self) -> None:
+        """Return as soon as nothing is being worked on."""
+        await self._none.wait()
+
+
+class Edge:
+    """See the module. `clock` is monotonic seconds."""
+
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        routes: Routes,
+        metrics: EdgeMetrics,
+        active: ActiveCount,
+        clock: Callable[[], float],
+    ) -> None:
+        self._runtime = runtime
+        self._routes = routes
+        self._metrics = metrics
+        self._active = active
+        self._clock = clock
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        """Answer one request."""
+        scope = read_scope(request, request_id=uuid.uuid4().hex, now=self._clock())
+        with self._active:
+            route: Route | None = None
+            status = 499
+            try:
+                route = self._find(request, scope)
+                response = await route.handler(request, scope)
+                status = response.status
+            except asyncio.CancelledError:
+                gone = request.transport is None or request.transport.is_closing()
+                scope.outcome.ended = Ended.CLIENT_GONE if gone else Ended.SHUTDOWN
+                raise
+            except ClientGone:
+                scope.outcome.ended = Ended.CLIENT_GONE
+                raise ConnectionResetError("the client left") from None
+            except RouterError as err:
+                status = err.status
+                response = self._refuse(err, request, scope)
+            except Exception as err:  # noqa: BLE001 - the edge is where defects of ours end
+                self._report_defect(err, scope)
+                status = 500
+                response = self._refuse(InternalError(), request, scope)
+            finally:
+                self._account(scope, route, status)
+            return response
+
+    def unparsed(self, method: str) -> web.Response:
+        """Answer bytes that are no HTTP request: 400, counted like any other refusal (J20)."""
+        scope = Scope(request_id=uuid.uuid4().hex, started=self._clock(), method=method)
+        err = BadRequest("The HTTP request is malformed.", code="malformed_request")
+        scope.error = err
+        response = error_response(err, scope)
+        response.force_close()
+        self._account(scope, None, err.status)
+        return response
+
+    def _find(self, request: web.BaseRequest, scope: Scope) -> Route:
+        path = request.rel_url.raw_path
+        methods = self._routes.get(path)
+        if methods is None:
+            raise NotFound
+        scope.route = path
+        route = methods.get(request.method)
+        if route is None:
+            scope.endpoint = next(iter(methods.values())).endpoint
+            raise MethodNotAllowed(headers={"Allow": ", ".join(methods)})
+        scope.endpoint = route.endpoint
+        scope.cacheable = route.cacheable
+        return route
+
+    def _refuse(self, err: RouterError, request: web.BaseRequest, scope: Scope) -> web.Response:
+        scope.error = err
+        if scope.outcome.ended is None:
+            scope.outcome.ended = Ended.REJECTED if err.stage is not None else Ended.FAILED
+        if scope.sink is not None and scope.sink.started:
+            # The client has a status already; a second answer would be read as its body.
+            scope.sink.cut()
+            raise ConnectionResetError("the answer broke after its start")
+        response = error_response(err, scope)
+        unread = not request.content.is_eof() or request.content.exception() is not None
+        if self._runtime.draining or unread:
+            response.force_close()
+        return response
+
+    def _report_defect(self, err: Exception, scope: Scope) -> None:
+        # The type and the place, never the text: it may quote the request.
+        frame = err.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        place = "?" if frame is None else f"{frame.tb_frame.f_code.co_name}:{frame.tb_lineno}"
+        log.error(
+            "Request handler failed",
+            extra=fields(request_id=scope.request_id, error=type(err).__name__, at=place),
+        )
+
+    def _account(self, scope: Scope, route: Route | None, status: int) -> None:
+        """Count the request and write its lines."""
+        seconds = self._clock() - scope.started
+        self._metrics.request_ended(scope.endpoint, status)
+        if route is not None and route.generates and scope.outcome.attempts:
+            self._metrics.generation_ended(seconds, scope.outcome.ttft)
+        err = scope.error
+        if err is not None and err.stage is not None:
+            self._metrics.rejected(err.stage)
+            log.warning("Request rejected", extra=_rejection(scope, err, seconds))
+        if route is not None and route.api:
+            log.info("Request completed", extra=_completion(scope, status, seconds))
+
+
+def error_response(err: RouterError, scope: Scope) -> web.Response:
+    """The answer that tells an error, in OpenAI's form, with the edge's own headers."""
+    status, body = to_openai(err, scope.request_id)
+    return web.Response(
+        status=status,
+        headers=CIMultiDict([*err.headers.items(), *scope.headers()]),
+        body=orjson.dumps(body),
+        content_type="application/json",
+    )
+
+
+def _completion(scope: Scope, status: int, seconds: float) -> dict[str, object]:
+    outcome, usage = scope.outcome, scope.outcome.usage
+    return _present(
+        event="request_completed",
+        request_id=scope.request_id,
+        trace_id=scope.trace_id,
+        x_request_id=scope.client_id,
+        client_ref=scope.client_ref,
+        method=scope.method,
+        route=scope.route,
+        status=status,
+        outcome=outcome.ended,
+        duration_ms=_ms(seconds),
+        model=scope.model,
+        backend=outcome.backend,
+        rule=outcome.choice.rule if outcome.choice is not None else None,
+        attempts=outcome.attempts or None,
+        cause=outcome.cause,
+        ttft_ms=_ms(outcome.ttft),
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        completion_tokens=usage.completion_tokens if usage else None,
+        total_tokens=usage.total_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+    )
+
+
+def _rejection(scope: Scope, err: RouterError, seconds: float) -> dict[str, object]:
+    return _present(
+        event="request_rejected",
+        request_id=scope.request_id,
+        trace_id=scope.trace_id,
+        x_request_id=scope.client_id,
+        client_ref=scope.client_ref,
+        method=scope.method,
+        route=scope.route or None,
+        status=err.status,
+        stage=err.stage,
+        latency=_ms(seconds),
+        **{"error.type": err.type, "error.code": err.code},
+    )
+
+
+def _present(**values: object) -> dict[str, object]:
+    """Log fields without those that the request did not produce (S2)."""
+    return fields(**{name: value for name, value in values.items() if value is not None})
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)

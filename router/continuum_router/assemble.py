@@ -1,0 +1,283 @@
+"""Puts the router together: state once, a snapshot per configuration.
+
+The only importer of optional modules, inside the branch that the configuration switched on. What is
+registered as a metric is registered here, once, and handed to the feature that counts it.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from continuum_router.api.app import EdgeServer, make_server
+from continuum_router.api.edge_metrics import EdgeMetrics
+from continuum_router.api.middleware import ActiveCount
+from continuum_router.backends.fleet import Fleet
+from continuum_router.backends.pool import Backend, Pool
+from continuum_router.config.backends import BackendConfig, Replay
+from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
+from continuum_router.config.root import Config
+from continuum_router.config.routing import StrategyName
+from continuum_router.config.server import RoutingHeaders
+from continuum_router.config.timeouts import TimeoutsConfig
+from continuum_router.kv_index.apply import OffloadPolicy
+from continuum_router.kv_index.consumer import (
+    ConsumerMetrics,
+    EventSource,
+    KvEventConsumer,
+    source_backoff,
+)
+from continuum_router.kv_index.feeds import SseFeed, event_session
+from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
+from continuum_router.kv_index.sweep import sweep
+from continuum_router.models.catalog import Catalog
+from continuum_router.models.fetch import fetch_models
+from continuum_router.providers.prepare import Preparer, TrustedProxies
+from continuum_router.request import RequestRules
+from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.selector import RoutingMetrics, Selector
+from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
+from continuum_router.runtime import Runtime, Snapshot
+from continuum_router.upstream.attempt import Dispatcher
+from continuum_router.upstream.deadlines import Limits
+from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
+from continuum_router.upstream.pool import UpstreamPool
+from continuum_router.upstream.retry import RetryPolicy
+from continuum_shared.backoff import Backoff
+from continuum_shared.metrics import Metrics
+from continuum_shared.tasks import Supervisor
+from continuum_shared.version import __version__
+
+log = logging.getLogger("continuum_router.assemble")
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What lives as long as the process and is keyed by backend name. Made by `build_state`."""
+
+    metrics: Metrics
+    edge_metrics: EdgeMetrics
+    consumer_metrics: ConsumerMetrics | None
+    active: ActiveCount
+    supervisor: Supervisor
+    dispatch: DispatchState
+    upstream: UpstreamPool
+    kv: KvIndex
+    scorer: KvScorer | None
+    catalog: Catalog
+    round_robin: RoundRobin = field(default_factory=RoundRobin)
+    event_session: aiohttp.ClientSession | None = None
+
+
+def build_state(config: Config) -> State:
+    """Make the state; nothing is opened and no task runs yet. Needs the running loop."""
+    metrics = Metrics()
+    crashes = metrics.counter(
+        "continuum_task_crashes_total", "Background tasks that ended with an error."
+    ).child()
+    metrics.gauge_fn(
+        "continuum_build_info",
+        "1, with the version as label.",
+        ("version",),
+        lambda: [((__version__,), 1)],
+    )
+    active = ActiveCount()
+    upstream = UpstreamPool(clock=time.monotonic)
+    metrics.gauge_fn(
+        "continuum_upstream_connections",
+        "Connections to backends by state; waiting are callers in the queue.",
+        ("backend", "state"),
+        upstream.connections,
+    )
+    kv, index_on = _index(config.kv_cache_index), config.kv_cache_index.enabled
+    if index_on:
+        expose(kv, metrics)
+    dispatch = DispatchState(
+        fleet=Fleet(metrics, (backend.name for backend in config.backends)),
+        transport=upstream,
+        routing_metrics=RoutingMetrics(metrics),
+        metrics=DispatchMetrics(metrics),
+        clock=time.monotonic,
+        wall=time.time,  # noqa: TID251 - the one place that reads it
+        rng=random.Random(),
+        served=kv.refresh,
+    )
+    scoring = config.kv_cache_index
+    return State(
+        metrics=metrics,
+        edge_metrics=EdgeMetrics(metrics, lambda: active.now),
+        consumer_metrics=ConsumerMetrics(metrics) if index_on else None,
+        active=active,
+        supervisor=Supervisor("router", on_crash=lambda _name: crashes.inc()),
+        dispatch=dispatch,
+        upstream=upstream,
+        kv=kv,
+        scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
+        catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+    )
+
+
+def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snapshot:
+    """Make everything that one configuration decides. Touches no state and opens nothing."""
+    backends = [backend_of(entry) for entry in config.backends]
+    standard, streaming = _limits(config.timeouts)
+    dispatcher = Dispatcher(
+        pool=Pool(backends),
+        selector=Selector(
+            strategy=_strategy(config, state),
+            # Tier 4 needs both: keys of requests, and an index to ask (S0 "activation").
+            scorer=state.scorer if config.prefix_routing.enabled else None,
+            success_rate=state.dispatch.fleet.success_rate,
+        ),
+        preparer=Preparer(backends),
+        retry=_retry(config),
+        connect_timeout=config.timeouts.connection,
+        standard=standard,
+        streaming=streaming,
+        state=state.dispatch,
+    )
+    return Snapshot(
+        config=config,
+        generation=generation,
+        request_rules=RequestRules(
+            want_keys=config.prefix_routing.enabled,
+            max_prefix_length=config.prefix_routing.max_prefix_length,
+        ),
+        dispatcher=dispatcher,
+        kv=state.kv,
+        catalog=state.catalog,
+        trusted_proxies=TrustedProxies(config.server.trusted_proxies),
+        # Nobody is authenticated in this version, so `authenticated` means nobody.
+        routing_headers=config.server.routing_headers is RoutingHeaders.ALWAYS,
+        max_body_bytes=config.server.max_body_bytes,
+    )
+
+
+def build_server(runtime: Runtime, state: State) -> EdgeServer:
+    """Make the server for clients. Needs the running loop."""
+    return make_server(
+        runtime,
+        metrics=state.metrics,
+        edge_metrics=state.edge_metrics,
+        active=state.active,
+        clock=time.monotonic,
+    )
+
+
+def start_tasks(runtime: Runtime, state: State) -> None:
+    """Start what runs beside requests: event consumers, the index's sweep, the model list."""
+    config = runtime.current.config
+    kv = config.kv_cache_index
+    if kv.enabled:
+        state.event_session = event_session()
+        for source in kv.event_sources:
+            consumer = _consumer(source, config, state, state.event_session)
+            name = f"kv-events:{source.backend_name}"
+            state.supervisor.supervise(name, consumer.run, Backoff(1, 60))
+        state.supervisor.supervise(
+            "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
+        )
+    state.supervisor.supervise(
+        "model-list",
+        lambda: state.catalog.keep_fresh(
+            lambda: runtime.current.dispatcher.pool, runtime.publish_models
+        ),
+        Backoff(1, 60),
+    )
+
+
+async def stop_state(state: State) -> None:
+    """Stop tasks, then close what they used."""
+    await state.supervisor.stop()
+    if state.event_session is not None:
+        await state.event_session.close()
+        # The session's transports close their sockets in the next turns of the loop.
+        await asyncio.sleep(0)
+    await state.upstream.close()
+
+
+def backend_of(entry: BackendConfig) -> Backend:
+    """One entry of `backends[]` as the value that routing and sending use."""
+    return Backend(
+        name=entry.name,
+        type=entry.type,
+        url=entry.url,
+        models=frozenset(entry.models),
+        weight=entry.weight,
+        replay_allowed=entry.replay is Replay.ENABLED,
+        api_key=entry.api_key,
+        headers=tuple((name, value.reveal()) for name, value in entry.headers.items()),
+        max_connections=entry.max_connections,
+        enabled=entry.enabled,
+        internal=entry.internal,
+    )
+
+
+def _index(section: KvCacheIndexConfig) -> KvIndex:
+    if not section.enabled:
+        return NoKvIndex()
+    return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
+
+
+def _strategy(config: Config, state: State) -> Strategy:
+    """The configured strategy. Round robin keeps its cursors over reloads."""
+    if config.selection_strategy is StrategyName.ROUND_ROBIN:
+        return state.round_robin
+    routing = config.prefix_routing
+    return PrefixAwareHash(
+        load_factor_epsilon=routing.load_factor_epsilon,
+        load_floor=routing.load_floor,
+        virtual_nodes=routing.virtual_nodes,
+    )
+
+
+def _retry(config: Config) -> RetryPolicy:
+    section = config.retry
+    return RetryPolicy(
+        max_attempts=section.max_attempts,
+        initial_delay=section.initial_delay,
+        max_delay=section.max_delay,
+        backoff_multiplier=section.backoff_multiplier,
+        jitter=section.jitter,
+        retryable_status_codes=frozenset(section.retryable_status_codes),
+        prefer_untried_backends=section.prefer_untried_backends,
+    )
+
+
+def _limits(section: TimeoutsConfig) -> tuple[Limits, Limits]:
+    """Limits of plain and of streamed requests. Plain ones have a total only (S2)."""
+    streaming = section.request.streaming
+    return (
+        Limits(total=section.request.standard.total),
+        Limits(
+            total=streaming.total,
+            first_byte=streaming.first_byte,
+            chunk_interval=streaming.chunk_interval,
+        ),
+    )
+
+
+def _consumer(
+    source: EventSourceConfig, config: Config, state: State, session: aiohttp.ClientSession
+) -> KvEventConsumer:
+    interval = source.reconnect_interval_ms
+    offloading = config.kv_cache_index.storage_offloading
+    assert state.consumer_metrics is not None
+    return KvEventConsumer(
+        EventSource(
+            backend=source.backend_name,
+            feed=SseFeed(session, str(source.endpoint)),
+            backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
+            counters=state.consumer_metrics.bind(source.backend_name),
+        ),
+        state.kv,
+        policy=OffloadPolicy(
+            enabled=offloading.enabled,
+            treat_eviction_as_offload=offloading.treat_eviction_as_offload,
+        ),
+        max_prefix_length=config.prefix_routing.max_prefix_length,
+        clock=time.monotonic,
+    )

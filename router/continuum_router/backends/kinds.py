@@ -1,0 +1,50 @@
+"""What each backend type is, as data: where to ask for health and models, how to authenticate.
+
+Decisions P9 names ten types; this version knows those with an OpenAI-compatible surface of their
+own. A new one is a member of the configuration's enum and a row here, not a branch elsewhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from continuum_router.config.backends import BackendType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Facts of one backend type.
+
+    ``health_paths`` are tried in order, the next when one is not implemented (decisions E1);
+    ``models_path`` answers the model list. ``auth_header`` and ``auth_prefix`` carry an API key
+    (H12). ``publishes_events`` says whether an engine of this type can feed the KV index.
+    """
+
+    health_paths: tuple[str, ...]
+    models_path: str
+    auth_header: str
+    auth_prefix: str
+    publishes_events: bool
+
+
+_OPENAI_LIKE = Kind(
+    health_paths=("/health", "/v1/models"),
+    models_path="/v1/models",
+    auth_header="Authorization",
+    auth_prefix="Bearer ",
+    publishes_events=True,
+)
+
+KINDS: Mapping[BackendType, Kind] = MappingProxyType(
+    {
+        BackendType.VLLM: _OPENAI_LIKE,
+        BackendType.SGLANG: _OPENAI_LIKE,
+        BackendType.GENERIC: Kind(
+            health_paths=_OPENAI_LIKE.health_paths,
+            models_path=_OPENAI_LIKE.models_path,
+            auth_header=_OPENAI_LIKE.auth_header,
+            auth_prefix=_OPENAI_LIKE.auth_prefix,
+            publishes_events=False,
+        ),
+    }
+)

@@ -1,0 +1,231 @@
+"""Rules over several sections of the router's file, listed at the bottom.
+
+Each check reads only what it declares; see `continuum_shared.config.decode`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from continuum_router.config.kv_cache_index import KvCacheIndexConfig
+from continuum_router.config.routing import StrategyName
+from continuum_shared.config.decode import ANY, Check, Finding, View
+from continuum_shared.config.kinds import format_duration
+from continuum_shared.config.report import Path, Severity
+
+if TYPE_CHECKING:
+    from continuum_router.config.root import Config
+
+_NAMES: Path = ("backends", ANY, "name")
+_SOURCES: Path = ("kv_cache_index", "event_sources")
+_SOURCE_NAMES: Path = (*_SOURCES, ANY, "backend_name")
+_SCORING: Path = ("kv_cache_index", "scoring")
+_KV_ON: Path = ("kv_cache_index", "enabled")
+_PREFIX_ON: Path = ("prefix_routing", "enabled")
+_REQUEST: Path = ("timeouts", "request")
+
+
+def _warn(path: Path, message: str, hint: str) -> Finding:
+    return Finding(path=path, message=message, hint=hint, severity=Severity.WARNING)
+
+
+def _some_backend(config: Config, _view: View) -> Iterator[Finding]:
+    if not config.backends:
+        yield Finding(
+            path=("backends",),
+            message="there is no backend",
+            hint="list at least one with name and url",
+        )
+    elif not any(b.enabled and not b.internal for b in config.backends):
+        yield _warn(
+            ("backends",), "no backend is enabled and not internal", "no request can be served"
+        )
+
+
+def _backend_names_unique(config: Config, view: View) -> Iterator[Finding]:
+    first: dict[str, int] = {}
+    for index, backend in enumerate(config.backends):
+        if not view.sure(("backends", index, "name")):
+            continue
+        if backend.name in first:
+            yield Finding(
+                path=("backends", index, "name"),
+                message=f"is also the name of backends[{first[backend.name]}]",
+                hint="give each backend its own name",
+            )
+        first.setdefault(backend.name, index)
+
+
+def _source_backends_known(config: Config, view: View) -> Iterator[Finding]:
+    names = [backend.name for backend in config.backends]
+    for index, source in enumerate(config.kv_cache_index.event_sources):
+        sure = view.sure((*_SOURCES, index, "backend_name"))
+        if sure and source.backend_name not in names:
+            yield Finding(
+                path=(*_SOURCES, index, "backend_name"),
+                message="names no backend",
+                hint="backends: " + (", ".join(names[:8]) or "none"),
+            )
+
+
+def _one_source_each(config: Config, view: View) -> Iterator[Finding]:
+    first: dict[str, int] = {}
+    for index, source in enumerate(config.kv_cache_index.event_sources):
+        name = source.backend_name
+        if not view.sure((*_SOURCES, index, "backend_name")):
+            continue
+        if name in first:
+            yield Finding(
+                path=(*_SOURCES, index, "backend_name"),
+                message=f"event_sources[{first[name]}] is already the source of this backend",
+                hint="keep one source for each backend",
+            )
+        first.setdefault(name, index)
+
+
+def _weights_sum(config: Config, _view: View) -> Iterator[Finding]:
+    scoring = config.kv_cache_index.scoring
+    total = math.fsum((scoring.overlap_weight, scoring.load_weight, scoring.health_weight))
+    if abs(total - 1.0) > 1e-9:
+        yield Finding(
+            path=_SCORING,
+            message=f"overlap_weight, load_weight and health_weight add up to {total:.10g}",
+            hint="they must add up to 1.0",
+        )
+
+
+def _hash_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding]:
+    wants = config.selection_strategy is StrategyName.PREFIX_AWARE_HASH
+    if wants and not config.prefix_routing.enabled:
+        yield _warn(
+            ("selection_strategy",),
+            "PrefixAwareHash has no prefix keys to hash while prefix_routing is off",
+            "set prefix_routing.enabled: true",
+        )
+
+
+def _gpu_weight_reaches_threshold(config: Config, _view: View) -> Iterator[Finding]:
+    scoring = config.kv_cache_index.scoring
+    both = config.prefix_routing.enabled and config.kv_cache_index.enabled
+    if both and scoring.gpu_tier_weight < scoring.min_overlap_threshold:
+        yield _warn(
+            (*_SCORING, "gpu_tier_weight"),
+            "no backend can reach min_overlap_threshold, so every request falls back",
+            f"set it to at least {scoring.min_overlap_threshold:g}",
+        )
+
+
+def _index_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding]:
+    if config.kv_cache_index.enabled and not config.prefix_routing.enabled:
+        yield _warn(
+            _KV_ON,
+            "the index is never asked while prefix_routing is off",
+            "set prefix_routing.enabled: true",
+        )
+
+
+def _index_needs_sources(config: Config, _view: View) -> Iterator[Finding]:
+    if config.kv_cache_index.enabled and not config.kv_cache_index.event_sources:
+        yield _warn(
+            _KV_ON,
+            "the index stays empty without event_sources",
+            "name the listener's streams in kv_cache_index.event_sources",
+        )
+
+
+def _load_bound_off(config: Config, view: View) -> Iterator[Finding]:
+    path = (*_SCORING, "holder_load_bound")
+    if view.written(path) and config.kv_cache_index.scoring.holder_load_bound is None:
+        yield _warn(
+            path,
+            "without a bound one holder may be given all requests of a popular prefix",
+            f"default {_default_bound():g}",
+        )
+
+
+def _default_bound() -> float:
+    return KvCacheIndexConfig().scoring.holder_load_bound or 0.0
+
+
+def _deadlines_within_caps(config: Config, view: View) -> Iterator[Finding]:
+    request, limits = config.timeouts.request, config.timeouts.limits
+    capped = (
+        (("standard", "total"), request.standard.total, "max_standard_timeout"),
+        (("streaming", "total"), request.streaming.total, "max_streaming_timeout"),
+        (("streaming", "first_byte"), request.streaming.first_byte, "max_first_byte_timeout"),
+        (("streaming", "chunk_interval"), request.streaming.chunk_interval, "max_chunk_interval"),
+    )
+    for where, value, name in capped:
+        cap = getattr(limits, name)
+        sure = view.sure((*_REQUEST, *where), ("timeouts", "limits", name))
+        if sure and value > cap:
+            yield Finding(
+                path=(*_REQUEST, *where),
+                message=f"is above the cap of {format_duration(cap)}",
+                hint=f"lower it, or raise timeouts.limits.{name}",
+            )
+
+
+def _deadlines_in_order(config: Config, view: View) -> Iterator[Finding]:
+    for kind in ("standard", "streaming"):
+        deadlines = getattr(config.timeouts.request, kind)
+        path = (*_REQUEST, kind, "first_byte")
+        counts = kind == "streaming" or view.written(path)
+        sure = view.sure((*_REQUEST, kind, "first_byte"), (*_REQUEST, kind, "total"))
+        if sure and counts and deadlines.first_byte > deadlines.total:
+            yield Finding(
+                path=path if view.written(path) else (*_REQUEST, kind, "total"),
+                message=f"first_byte ({format_duration(deadlines.first_byte)}) is longer than "
+                f"total ({format_duration(deadlines.total)})",
+                hint="first_byte must not be longer than total",
+            )
+
+
+def _first_byte_deprecated(config: Config, view: View) -> Iterator[Finding]:
+    path = (*_REQUEST, "standard", "first_byte")
+    standard = config.timeouts.request.standard
+    if view.written(path) and standard.first_byte != type(standard)().first_byte:
+        yield _warn(path, "is deprecated and has no effect", "use standard.total")
+
+
+def _retry_delays_in_order(config: Config, view: View) -> Iterator[Finding]:
+    retry = config.retry
+    if retry.initial_delay > retry.max_delay:
+        path: Path = ("retry", "initial_delay")
+        yield Finding(
+            path=path if view.written(path) else ("retry", "max_delay"),
+            message=f"initial_delay ({format_duration(retry.initial_delay)}) is longer than "
+            f"max_delay ({format_duration(retry.max_delay)})",
+            hint="initial_delay must not be longer than max_delay",
+        )
+
+
+def _one_authorization(config: Config, _view: View) -> Iterator[Finding]:
+    for index, backend in enumerate(config.backends):
+        if backend.api_key is not None and "authorization" in map(str.lower, backend.headers):
+            yield Finding(
+                path=("backends", index, "headers"),
+                message="Authorization is set twice: by api_key and by headers",
+                hint="keep one of them",
+            )
+
+
+CHECKS: tuple[Check[Config], ...] = (
+    Check(_some_backend, (("backends",),)),
+    Check(_backend_names_unique),
+    Check(_source_backends_known, (_NAMES,)),
+    Check(_one_source_each),
+    Check(_one_authorization),
+    Check(_weights_sum, (_SCORING,)),
+    Check(_hash_needs_prefix_routing, (("selection_strategy",), _PREFIX_ON)),
+    Check(_gpu_weight_reaches_threshold, (_SCORING, _KV_ON, _PREFIX_ON)),
+    Check(_index_needs_prefix_routing, (_KV_ON, _PREFIX_ON)),
+    Check(_index_needs_sources, (_KV_ON, _SOURCES)),
+    Check(_load_bound_off, ((*_SCORING, "holder_load_bound"),)),
+    Check(_deadlines_within_caps),
+    Check(_deadlines_in_order),
+    Check(_first_byte_deprecated, ((*_REQUEST, "standard", "first_byte"),)),
+    Check(_retry_delays_in_order, (("retry", "initial_delay"), ("retry", "max_delay"))),
+)

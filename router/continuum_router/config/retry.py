@@ -1,0 +1,46 @@
+"""The `retry` section (S2; decisions E13-E15)."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from continuum_shared.config.bad_value import BadValue
+from continuum_shared.config.kinds import Duration, Int, Number, SectionModel, not_yet
+
+
+def _error_statuses(codes: tuple[int, ...]) -> tuple[int, ...]:
+    for index, code in enumerate(codes):
+        if not 400 <= code <= 599:
+            raise BadValue(
+                f"{code} is not an error status", "use statuses from 400 to 599", at=(index,)
+            )
+        if code in codes[:index]:
+            raise BadValue(f"{code} is listed twice", "remove one", at=(index,))
+    return codes
+
+
+class RetryConfig(SectionModel):
+    """When a failed call is tried again, before any byte of an answer reached the client."""
+
+    later: ClassVar[Mapping[str, str]] = not_yet(
+        "budget", on_timeout="a request that timed out is not sent again"
+    )
+
+    max_attempts: Int = Field(
+        3, ge=1, le=20, description="Tries in total, the first included; 1 = never again."
+    )
+    initial_delay: Duration = Field(0.1, ge=0, le=60.0, description="Wait before the second try.")
+    max_delay: Duration = Field(
+        30.0, ge=0, le=600.0, description="Longest wait, also of a Retry-After that is honoured."
+    )
+    backoff_multiplier: Number = Field(
+        2.0, ge=1, le=100, description="Factor from one wait to the next."
+    )
+    jitter: bool = Field(True, description="Shorten each wait by a random part, half at most.")
+    retryable_status_codes: Annotated[tuple[Int, ...], AfterValidator(_error_statuses)] = Field(
+        (429, 502, 503, 504), description="Statuses of a backend that are worth another try."
+    )
+    prefer_untried_backends: bool = Field(
+        False, description="Try a backend that has not failed this request yet, if there is one."
+    )

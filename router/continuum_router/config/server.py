@@ -1,0 +1,75 @@
+"""The `server` section: where clients come in (decisions H3, H6, H8, J2, J19)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from continuum_shared.config.bad_value import BadValue, echo
+from continuum_shared.config.kinds import (
+    ByteSize,
+    Duration,
+    IpNetwork,
+    ListenAddress,
+    Reload,
+    SectionModel,
+    not_yet,
+)
+
+
+class RoutingHeaders(StrEnum):
+    """Who sees `x-continuum-backend` and `x-continuum-route`."""
+
+    ALWAYS = "true"
+    NEVER = "false"
+    AUTHENTICATED = "authenticated"
+
+
+def _routing_headers(value: object) -> object:
+    if isinstance(value, bool):
+        return RoutingHeaders.ALWAYS if value else RoutingHeaders.NEVER
+    if isinstance(value, str) and value in {member.value for member in RoutingHeaders}:
+        return RoutingHeaders(value)
+    raise BadValue(f"{echo(value)}is not a known value", "known: true, false, authenticated")
+
+
+def _plain(value: RoutingHeaders) -> bool | str:
+    return value.value if value is RoutingHeaders.AUTHENTICATED else value is RoutingHeaders.ALWAYS
+
+
+class ServerConfig(SectionModel):
+    """The listening side of the router."""
+
+    reload: ClassVar[Reload] = Reload.RESTART
+    later: ClassVar[Mapping[str, str]] = not_yet(
+        "max_concurrent_requests", workers="the router runs in one process"
+    )
+
+    listen: ListenAddress = Field(
+        ListenAddress(host="127.0.0.1", port=8080),
+        description='`HOST:PORT`, `[::1]:PORT` or `unix:/path`. "0.0.0.0:8080" for every address.',
+    )
+    max_body_bytes: ByteSize = Field(
+        64 << 20, ge=1024, le=4 << 30, description="Largest request body; more is answered 413."
+    )
+    drain_timeout: Duration = Field(
+        30.0, ge=0, le=3600, description="How long SIGTERM lets running requests finish."
+    )
+    routing_headers: Annotated[
+        RoutingHeaders,
+        BeforeValidator(_routing_headers),
+        PlainSerializer(_plain),
+        WithJsonSchema({"enum": [True, False, "authenticated"]}),
+    ] = Field(
+        RoutingHeaders.ALWAYS,
+        description="Who gets `x-continuum-backend` and `x-continuum-route`: `true` everybody, "
+        "`false` nobody, `authenticated` callers with a key. Say false on an open edge.",
+    )
+    fast_path: bool = Field(
+        True, description="Take ordinary requests by the short way. Answers are the same."
+    )
+    trusted_proxies: tuple[IpNetwork, ...] = Field(
+        (),
+        description="Peers (addresses or CIDR blocks) whose Forwarded and X-Forwarded-* count.",
+    )

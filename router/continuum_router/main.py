@@ -1,0 +1,198 @@
+"""The life of the router process: start order, signals, drain, stop order."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from continuum_router.assemble import (
+    State,
+    build_server,
+    build_snapshot,
+    build_state,
+    start_tasks,
+    stop_state,
+)
+from continuum_router.config.root import Config
+from continuum_router.runtime import Runtime
+from continuum_shared.config.kinds import ListenAddress
+from continuum_shared.config.report import Report
+from continuum_shared.logs import (
+    LogFormat,
+    LogLevel,
+    LogSettings,
+    fields,
+    levels_from_env,
+    setup_logging,
+)
+from continuum_shared.version import __version__
+
+log = logging.getLogger("continuum_router.main")
+
+BACKLOG = 1024
+GC_THRESHOLD = 50_000
+STOP_SECONDS = 0.25
+"""How long what outlived the drain is still waited for, before it is cancelled."""
+
+
+class StartFailed(Exception):
+    """The router cannot start; the text is for the operator."""
+
+
+class Router:
+    """One running router: `start`, then `drain`, then `stop`. Tests use it as the command does."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.state: State = build_state(config)
+        self.runtime = Runtime(build_snapshot(config, self.state))
+        self._server = build_server(self.runtime, self.state)
+        self._runner = web.ServerRunner(self._server, shutdown_timeout=STOP_SECONDS)
+        self._site: web.BaseSite | None = None
+
+    @property
+    def address(self) -> ListenAddress:
+        """Where it listens, with the port that the system chose."""
+        listen = self._config.server.listen
+        if listen.socket_path or not self._runner.addresses:
+            return listen
+        return ListenAddress(host=listen.host, port=self._runner.addresses[0][1])
+
+    async def start(self) -> None:
+        """Listen, then begin what runs beside. Raises StartFailed when the address is not free."""
+        listen = self._config.server.listen
+        await self._runner.setup()
+        self._site = (
+            web.UnixSite(self._runner, listen.socket_path, backlog=BACKLOG)
+            if listen.socket_path
+            else web.TCPSite(self._runner, listen.host, listen.port, backlog=BACKLOG)
+        )
+        try:
+            await self._site.start()
+        except OSError as err:
+            await self._runner.cleanup()
+            await stop_state(self.state)
+            reason = (err.strerror or "the address cannot be used").lower()
+            raise StartFailed(f"cannot listen on {listen}: {reason}") from None
+        start_tasks(self.runtime, self.state)
+
+    async def drain(self) -> bool:
+        """Stop accepting, say not ready, let running requests end (decisions H8).
+
+        Connections that are open stay: what they still send is answered, with a close. Returns True
+        when nothing was left to cancel.
+        """
+        self.runtime.draining = True
+        if self._site is not None:
+            await self._site.stop()
+            self._site = None
+        try:
+            async with asyncio.timeout(self._config.server.drain_timeout):
+                await self.state.active.wait_none()
+        except TimeoutError:
+            return False
+        return True
+
+    async def stop(self) -> None:
+        """Cancel what still runs and close everything, clients first."""
+        self.runtime.draining = True
+        await self._runner.cleanup()
+        await stop_state(self.state)
+
+
+async def serve(config: Config, report: Report) -> None:
+    """Run a router until SIGTERM or SIGINT; a second signal ends the drain. Raises StartFailed."""
+    for problem in report.warnings:
+        log.warning(
+            "Configuration warning",
+            extra=fields(
+                path=problem.path, line=problem.line, problem=problem.message, hint=problem.hint
+            ),
+        )
+    router = Router(config)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await router.start()
+    # What was made so far lives for ever: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
+    log.info(
+        "Router started",
+        extra=fields(
+            version=__version__,
+            listen=str(router.address),
+            backends=len(config.backends),
+            strategy=config.selection_strategy.value,
+            kv_cache_index=config.kv_cache_index.enabled,
+        ),
+    )
+    await stop.wait()
+    log.info("Draining", extra=fields(active=router.state.active.now))
+    clean = await _first(router.drain, hurry.wait, router)
+    await router.stop()
+    log.info("Router stopped", extra=fields(clean=clean))
+
+
+async def _first(
+    drain: Callable[[], Awaitable[bool]], hurry: Callable[[], Awaitable[bool]], router: Router
+) -> bool:
+    """Drain, unless a second signal comes first. True when the drain ended by itself, cleanly."""
+    tasks = router.state.supervisor
+    draining = tasks.spawn("drain", _as_coroutine(drain))
+    hurried = tasks.spawn("hurry", _as_coroutine(hurry))
+    await asyncio.wait((draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+    clean = draining.done() and draining.result()
+    await tasks.cancel("drain")
+    await tasks.cancel("hurry")
+    return clean
+
+
+async def _as_coroutine(make: Callable[[], Awaitable[bool]]) -> bool:
+    return await make()
+
+
+def run(
+    config: Config,
+    report: Report,
+    *,
+    env: Mapping[str, str],
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+) -> int:
+    """Run the router in this process. Returns the exit code: 0 after a clean end, 1 on failure.
+
+    `loop_factory` makes the event loop; None takes asyncio's own.
+    """
+    section = config.logging
+    level, targets, complaint = levels_from_env(LogLevel(section.level.value), env)
+    queue = setup_logging(
+        LogSettings(
+            level=level,
+            format=LogFormat(section.format.value),
+            queue_capacity=section.queue_capacity,
+            queue_capacity_bytes=section.queue_capacity_bytes,
+            targets=targets,
+        )
+    )
+    if complaint is not None:
+        log.warning(complaint)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(serve(config, report))
+    except StartFailed as failed:
+        log.error("Start failed", extra=fields(reason=str(failed)))  # noqa: TRY400
+        print(f"continuum-router: {failed}", file=sys.stderr)
+        return 1
+    finally:
+        queue.stop()
+    return 0

@@ -1,0 +1,91 @@
+"""Asks one backend for its model list, on a client session of its own, never the proxied pool."""
+
+import asyncio
+import logging
+
+import aiohttp
+import orjson
+
+from continuum_router.backends.kinds import KINDS
+from continuum_router.backends.pool import Backend
+from continuum_router.models.catalog import FetchFailed, ModelCard
+from continuum_shared.logs import fields
+
+log = logging.getLogger("continuum_router.models")
+
+TIMEOUT = 5.0
+"""Seconds for one list (S2 `model_aggregation.request_timeout`)."""
+
+MAX_BYTES = 10 * 1024 * 1024
+MAX_MODELS = 1000
+MAX_NAME = 256
+
+
+async def fetch_models(backend: Backend) -> list[ModelCard]:
+    """GET the backend's model list and read it. Raises FetchFailed for whatever goes wrong.
+
+    The session lives for one list: a minute passes between two, and unix sockets need a connector
+    of their own.
+    """
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            raw = await _get(backend)
+    except TimeoutError:
+        raise _failed(backend, "timeout") from None
+    except (aiohttp.ClientError, OSError) as err:
+        raise _failed(backend, type(err).__name__) from None
+    cards = read_list(raw)
+    if cards is None:
+        raise _failed(backend, "no_model_list")
+    return cards
+
+
+def read_list(raw: bytes) -> list[ModelCard] | None:
+    """Read an OpenAI model list; entries that are none are left out. None: it is no list at all."""
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    data = body.get("data") if isinstance(body, dict) else None
+    if not isinstance(data, list):
+        return None
+    return [card for card in map(_card, data[:MAX_MODELS]) if card is not None]
+
+
+async def _get(backend: Backend) -> bytes:
+    kind, url = KINDS[backend.type], backend.url
+    connector = aiohttp.UnixConnector(url.socket_path) if url.socket_path else None
+    origin = f"http://{url.authority}" if url.socket_path else str(url)
+    headers = dict(backend.headers)
+    if backend.api_key is not None and kind.auth_header not in headers:
+        headers[kind.auth_header] = kind.auth_prefix + backend.api_key.reveal()
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(origin + kind.models_path, headers=headers, allow_redirects=False) as reply,
+    ):
+        if reply.status != 200:
+            raise _failed(backend, f"status_{reply.status}")
+        raw = bytearray()
+        async for piece in reply.content.iter_chunked(64 * 1024):
+            raw += piece
+            if len(raw) > MAX_BYTES:
+                raise _failed(backend, "too_large")
+        return bytes(raw)
+
+
+def _card(entry: object) -> ModelCard | None:
+    if not isinstance(entry, dict):
+        return None
+    name, created, owner = entry.get("id"), entry.get("created"), entry.get("owned_by")
+    if type(name) is not str or not 0 < len(name) <= MAX_NAME or not name.isprintable():
+        return None
+    return ModelCard(
+        id=name,
+        created=created if type(created) is int else None,
+        owned_by=owner[:MAX_NAME] if type(owner) is str else None,
+    )
+
+
+def _failed(backend: Backend, why: str) -> FetchFailed:
+    log.info("Model list not available", extra=fields(backend=backend.name, reason=why))
+    return FetchFailed(why)

@@ -1,0 +1,245 @@
+"""A client's request becomes one backend's: request line, headers, body, complete and in wire form.
+
+The header policy of decisions H6 lives here, in both directions. The client's bytes are the body,
+untouched. What can be worked out once per backend is worked out when the configuration is built.
+"""
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import unquote_plus
+
+from continuum_router.backends.exchange import UpstreamRequest
+from continuum_router.backends.kinds import KINDS
+from continuum_router.backends.pool import Backend
+from continuum_router.errors import BadRequest
+from continuum_router.request import Endpoint
+
+RawHeaders = Sequence[tuple[bytes, bytes]]
+
+CREDENTIAL_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key"})
+CREDENTIAL_PARAMETERS = frozenset({"key", "token", "api_key", "api-key", "access_token"})
+
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"http2-settings",
+    }
+)
+# Written anew for the backend: framing, coding (the body is decoded by then), Host, Expect (H9).
+_REWRITTEN = frozenset(
+    {b"host", b"content-length", b"content-encoding", b"accept-encoding", b"expect"}
+)
+_NEVER = _HOP_BY_HOP | _REWRITTEN | {b"cookie", b"cookie2"}
+_NEVER_PREFIXES = (b"proxy-", b"x-continuum-")
+_FORWARDING_PREFIXES = (b"forwarded", b"x-forwarded-")
+
+# Names that a Connection header must not strip: the backend relies on them (request smuggling).
+_PROTECTED = CREDENTIAL_HEADERS | {b"host"}
+_PROTECTED_PREFIXES = (b"content-", b"x-continuum-")
+
+_NOT_FOR_CLIENTS = frozenset(
+    {
+        "connection",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "set-cookie",
+        "set-cookie2",
+        "server",
+        "alt-svc",
+        "date",
+        "x-cache",
+        "x-cache-mode",
+    }
+)
+_NOT_FOR_CLIENTS_PREFIXES = ("proxy-", "x-continuum-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbound:
+    """What of a client's head goes on, sorted once per request and used by every attempt.
+
+    `lines` are header lines for any backend, `credentials` those that only a backend without
+    credentials of its own gets (decisions P3); `query` and `bare_query` (without credential
+    parameters) are raw, without the question mark.
+    """
+
+    lines: tuple[tuple[bytes, bytes], ...]
+    credentials: tuple[tuple[bytes, bytes], ...]
+    query: str = ""
+    bare_query: str = ""
+
+
+class TrustedProxies:
+    """The networks of `server.trusted_proxies`: peers whose forwarding headers are passed on."""
+
+    def __init__(
+        self, networks: Iterable[ipaddress.IPv4Network | ipaddress.IPv6Network] = ()
+    ) -> None:
+        self._networks = tuple(networks)
+
+    def trusts(self, peer: str | None) -> bool:
+        """True when the peer's address lies in one of the networks; never for a unix socket."""
+        if not self._networks or peer is None:
+            return False
+        try:
+            address = ipaddress.ip_address(peer.partition("%")[0])
+        except ValueError:
+            return False
+        mapped = getattr(address, "ipv4_mapped", None)
+        return any((mapped or address) in network for network in self._networks)
+
+
+def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False) -> Inbound:
+    """Apply the request half of H6.
+
+    `headers` are the client's raw header pairs, `query` its raw query, `trusted` whether the peer
+    is a trusted proxy. Raises BadRequest when Connection names a header that must not be dropped,
+    or when a header cannot be written on.
+    """
+    named = _connection_named(headers)
+    lines: list[tuple[bytes, bytes]] = []
+    credentials: list[tuple[bytes, bytes]] = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower in _NEVER or lower in named or lower.startswith(_NEVER_PREFIXES):
+            continue
+        if lower.startswith(_FORWARDING_PREFIXES) and not trusted:
+            continue
+        if b"\r" in value or b"\n" in value or b"\x00" in value:
+            raise BadRequest("A header value has a control character.", code="invalid_header")
+        (credentials if lower in CREDENTIAL_HEADERS else lines).append((name, value))
+    return Inbound(
+        lines=tuple(lines),
+        credentials=tuple(credentials),
+        query=query,
+        bare_query=_without_credentials(query) if query else "",
+    )
+
+
+class Preparer:
+    """Writes requests for the backends of one configuration. Made once, with the pool."""
+
+    def __init__(self, backends: Iterable[Backend]) -> None:
+        self._texts = {backend.name: _BackendText.of(backend) for backend in backends}
+
+    def prepare(
+        self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
+    ) -> UpstreamRequest:
+        """Return the request to send to `backend`, a member of the configuration."""
+        text = self._texts[backend.name]
+        query = inbound.bare_query if text.has_credentials else inbound.query
+        target = text.base_path + endpoint.path + (f"?{query}" if query else "")
+        lines = [f"POST {target} HTTP/1.1".encode("ascii", "replace"), text.host_line]
+        own = text.own_names
+        for name, value in inbound.lines:
+            if not own or name.lower() not in own:
+                lines.append(name + b": " + value)
+        if not text.has_credentials:
+            lines.extend(
+                name + b": " + value
+                for name, value in inbound.credentials
+                if not own or name.lower() not in own
+            )
+        lines.extend(text.lines)
+        lines.append(b"Accept-Encoding: identity")
+        lines.append(b"Content-Length: %d\r\n\r\n" % len(body))
+        return UpstreamRequest(method="POST", head=b"\r\n".join(lines), body=body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BackendText:
+    """What each request to one backend carries, as bytes."""
+
+    base_path: str
+    host_line: bytes
+    lines: tuple[bytes, ...]
+    own_names: frozenset[bytes]
+    has_credentials: bool
+
+    @classmethod
+    def of(cls, backend: Backend) -> "_BackendText":
+        given = [(n.encode("ascii"), v.encode("latin-1", "replace")) for n, v in backend.headers]
+        hosts = [value for name, value in given if name.lower() == b"host"]
+        pairs = [(n, v) for n, v in given if n.lower() not in _HOP_BY_HOP | _REWRITTEN]
+        names = {name.lower() for name, _ in pairs}
+        has_credentials = backend.api_key is not None or bool(names & CREDENTIAL_HEADERS)
+        if backend.api_key is not None:
+            kind = KINDS[backend.type]
+            header = kind.auth_header.encode("ascii")
+            if header.lower() not in names:
+                key = kind.auth_prefix + backend.api_key.reveal()
+                pairs.append((header, key.encode("utf-8")))
+                names.add(header.lower())
+        return cls(
+            base_path=backend.url.path,
+            host_line=b"Host: " + (hosts[0] if hosts else backend.url.authority.encode("ascii")),
+            lines=tuple(name + b": " + value for name, value in pairs),
+            own_names=frozenset(names),
+            has_credentials=has_credentials,
+        )
+
+
+def headers_for_client(
+    headers: Iterable[tuple[str, str]], *, decoded: bool
+) -> list[tuple[str, str]]:
+    """Apply the response half of H6 to a backend's header lines.
+
+    Framing is left to the server that writes the answer. `decoded` says that a content coding was
+    undone, so its header must go too (decisions E23).
+    """
+    pairs = list(headers)
+    named = {
+        token.strip().lower()
+        for name, value in pairs
+        if name.lower() == "connection"
+        for token in value.split(",")
+    }
+    kept: list[tuple[str, str]] = []
+    for name, value in pairs:
+        lower = name.lower()
+        if lower in _NOT_FOR_CLIENTS or lower.startswith(_NOT_FOR_CLIENTS_PREFIXES):
+            continue
+        if lower in named and not lower.startswith("content-"):
+            continue
+        if decoded and lower == "content-encoding":
+            continue
+        kept.append((name, value if value.isascii() else _as_utf8(value)))
+    return kept
+
+
+def _as_utf8(value: str) -> str:
+    """Bytes that were read as ISO-8859-1 → the text they are in UTF-8, if they are UTF-8."""
+    return value.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _connection_named(headers: RawHeaders) -> frozenset[bytes]:
+    named: set[bytes] = set()
+    for name, value in headers:
+        if name.lower() == b"connection":
+            named.update(token.strip().lower() for token in value.split(b","))
+    named.discard(b"")
+    for token in named:
+        if token in _PROTECTED or token.startswith(_PROTECTED_PREFIXES):
+            raise BadRequest(
+                "The Connection header names a header that must not be dropped.",
+                code="invalid_connection_header",
+            )
+    return frozenset(named)
+
+
+def _without_credentials(query: str) -> str:
+    return "&".join(
+        part
+        for part in query.split("&")
+        if unquote_plus(part.partition("=")[0]).lower() not in CREDENTIAL_PARAMETERS
+    )

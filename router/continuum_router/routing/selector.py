@@ -1,0 +1,161 @@
+"""Stop 7 of a request's way: candidates in, one choice out, with the rule that made it.
+
+``Selector.select`` is plain and synchronous: the index was read before, the loads are live
+counters, nothing here waits. It says what happened; :class:`RoutingMetrics` counts it, from the
+very same read (S0 "score_with_tier": the tier label is the tier that decided).
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from continuum_router.backends.holding import Holding, Tier
+from continuum_router.backends.pool import Backend
+from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.strategies import Ask, Rule, Strategy
+from continuum_shared.metrics import Metrics
+
+SCORE_BUCKETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+class Decision(StrEnum):
+    """Label ``decision`` of ``continuum_kv_index_routing_decisions_total``."""
+
+    KV_AWARE = "kv_aware"
+    FALLBACK = "fallback"
+
+
+class TierLabel(StrEnum):
+    """Label ``tier`` of the same family: a :class:`Tier`, or none for a fallback."""
+
+    GPU_HOT = Tier.GPU_HOT.value
+    STORAGE_WARM = Tier.STORAGE_WARM.value
+    NONE = "none"
+
+
+class PrefixOutcome(StrEnum):
+    """Label ``strategy`` of ``continuum_prefix_routing_requests_total``."""
+
+    PREFIX_HASH = Rule.PREFIX_HASH.value
+    OVERFLOW = Rule.OVERFLOW.value
+    FALLBACK = Rule.FALLBACK.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Who serves, and why.
+
+    ``tier``, ``score`` and ``held`` (tokens) are given exactly when ``rule`` is ``kv_aware``.
+    ``scored`` says whether the KV scorer ran for this selection, whoever won.
+    """
+
+    backend: Backend
+    rule: Rule
+    tier: Tier | None = None
+    score: float | None = None
+    held: int | None = None
+    scored: bool = False
+
+    def route_header(self) -> str:
+        """Value of ``x-continuum-route`` (decisions J7)."""
+        if self.score is None or self.tier is None:
+            return self.rule.value
+        held = f"tier={self.tier.value}; score={self.score:.3f}; held={self.held}"
+        return f"{self.rule.value}; {held}"
+
+
+class Selector:
+    """The rules of one configuration, ready to choose.
+
+    ``scorer`` is ``None`` when the index is off. ``success_rate`` gives a backend's, 0 to 1, by
+    name (``Fleet.success_rate``).
+    """
+
+    def __init__(
+        self,
+        *,
+        strategy: Strategy,
+        scorer: KvScorer | None,
+        success_rate: Callable[[str], float],
+    ) -> None:
+        self._strategy = strategy
+        self._scorer = scorer
+        self._success_rate = success_rate
+
+    def select(
+        self,
+        ask: Ask,
+        *,
+        holdings: Mapping[str, Holding] | None,
+        now: float,
+        tried: Collection[str] = (),
+    ) -> Choice | None:
+        """Choose a backend; ``None`` when ``ask`` has no candidates.
+
+        ``holdings`` is the index's answer for this request's key; ``None`` when it was not asked
+        (no key, or a client's own cache salt, decisions C41), and then the scorer does not run.
+        ``tried`` names backends to avoid while another candidate is left (S2
+        ``prefer_untried_backends``). ``now`` is monotonic seconds.
+        """
+        if tried:
+            untried = tuple(backend for backend in ask.candidates if backend.name not in tried)
+            ask = replace(ask, candidates=untried or ask.candidates, retry=True)
+        if not ask.candidates:
+            return None
+        scored = False
+        if self._scorer is not None and holdings is not None and ask.prefix is not None:
+            scored = True
+            best = self._scorer.best(ask.candidates, holdings, ask.loads, self._success_rate, now)
+            if best is not None:
+                return Choice(
+                    backend=best.backend,
+                    rule=Rule.KV_AWARE,
+                    tier=best.holding.tier,
+                    score=best.score,
+                    held=best.holding.tokens,
+                    scored=True,
+                )
+        pick = self._strategy.pick(ask)
+        if pick is None:
+            return None
+        return Choice(backend=pick.backend, rule=pick.rule, scored=scored)
+
+
+class RoutingMetrics:
+    """Counts each choice once (S0 "Metrics", Tier 1 and Tier 4)."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        outcomes = metrics.counter(
+            "continuum_prefix_routing_requests_total",
+            "Selections that the PrefixAwareHash strategy made, by how it made them.",
+            {"strategy": PrefixOutcome},
+        )
+        decisions = metrics.counter(
+            "continuum_kv_index_routing_decisions_total",
+            "Selections for which the KV scorer ran, by who decided and the tier that was held.",
+            {"decision": Decision, "tier": TierLabel},
+        )
+        scores = metrics.histogram(
+            "continuum_kv_index_overlap_score",
+            "Best composite score of the selections that the KV scorer decided.",
+            SCORE_BUCKETS,
+        )
+        self._by_rule = {Rule(outcome.value): outcomes.child(outcome) for outcome in PrefixOutcome}
+        self._by_tier = {
+            tier: decisions.child(Decision.KV_AWARE, TierLabel(tier.value)) for tier in Tier
+        }
+        self._fallback = decisions.child(Decision.FALLBACK, TierLabel.NONE)
+        self._score = scores.child()
+
+    def count(self, choice: Choice) -> None:
+        """Count one selection."""
+        outcome = self._by_rule.get(choice.rule)
+        if outcome is not None:
+            outcome.value += 1
+        if not choice.scored:
+            return
+        if choice.tier is not None and choice.score is not None:
+            self._by_tier[choice.tier].value += 1
+            self._score.observe(choice.score)
+        else:
+            self._fallback.value += 1

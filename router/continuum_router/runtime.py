@@ -1,0 +1,65 @@
+"""The configuration in force, as one frozen value, and the holder that swaps it.
+
+Two kinds of object and never a third (architecture section 8): a `Snapshot` is made from one
+`Config` and never changes; state lives as long as the process, is keyed by backend name, and
+snapshots point into it. A request takes `runtime.current` once and uses nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from continuum_router.config.root import Config
+from continuum_router.kv_index.index import KvIndex
+from continuum_router.models.catalog import Catalog
+from continuum_router.providers.prepare import TrustedProxies
+from continuum_router.request import RequestRules
+from continuum_router.upstream.attempt import Dispatcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything that a request needs, made from one configuration.
+
+    `routing_headers` says whether callers see who served them (decisions H6). `max_body_bytes`
+    bounds a request body. `generation` grows with each configuration.
+    """
+
+    config: Config
+    generation: int
+    request_rules: RequestRules
+    dispatcher: Dispatcher
+    kv: KvIndex
+    catalog: Catalog
+    trusted_proxies: TrustedProxies
+    routing_headers: bool
+    max_body_bytes: int
+
+    @property
+    def ready(self) -> bool:
+        """True when at least one enabled backend that is not internal is in the pool (S2)."""
+        return any(
+            backend.enabled and not backend.internal for backend in self.dispatcher.pool.backends
+        )
+
+
+class Runtime:
+    """Holds the snapshot in force. `draining` is set once, when the process begins to end."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._current = snapshot
+        self.draining = False
+
+    @property
+    def current(self) -> Snapshot:
+        """The snapshot for a request that begins now."""
+        return self._current
+
+    def swap(self, snapshot: Snapshot) -> None:
+        """Put a new configuration into force; requests in flight keep the one they took."""
+        self._current = snapshot
+
+    def publish_models(self, discovered: Mapping[str, frozenset[str]]) -> None:
+        """Let the pool in force know what the backends' own model lists say (decisions E22)."""
+        dispatcher = self._current.dispatcher
+        pool = dispatcher.pool.with_discovered(discovered)
+        self._current = replace(self._current, dispatcher=replace(dispatcher, pool=pool))

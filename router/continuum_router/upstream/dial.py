@@ -1,0 +1,80 @@
+"""Opens a connection to a backend: TCP, TLS or a unix socket; names what went wrong."""
+
+import asyncio
+import errno
+import socket
+import ssl
+
+from continuum_router.errors import AttemptFailure, Cause, Stage
+from continuum_router.upstream.connection import Connection
+from continuum_router.upstream.response_head import HeadReader
+from continuum_shared.config.kinds import BackendUrl
+
+
+class _Nobody:
+    """Owner of a connection that nobody has taken over yet."""
+
+    def released(self, connection: Connection, keep_for: float | None) -> None:
+        """Nothing to give back to."""
+
+    def lost(self, connection: Connection) -> None:
+        """Nothing to account for: whoever dialled looks at `usable`."""
+
+
+def default_tls() -> ssl.SSLContext:
+    """The system's trust store, host names checked, HTTP/1.1 only. Reads files: make it once."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def dial(
+    url: BackendUrl, heads: HeadReader, *, tls: ssl.SSLContext | None, deadline: float
+) -> Connection:
+    """Connect until `deadline` (the loop's clock). `tls` is needed for https.
+
+    Raises AttemptFailure with stage connecting. A host name is resolved anew each time; all its
+    addresses are tried in turn within the one deadline.
+    """
+    loop = asyncio.get_running_loop()
+
+    def make() -> Connection:
+        return Connection(_Nobody(), heads)
+
+    try:
+        async with asyncio.timeout_at(deadline):
+            if url.socket_path:
+                _, connection = await loop.create_unix_connection(make, url.socket_path)
+            else:
+                _, connection = await loop.create_connection(
+                    make,
+                    url.host,
+                    url.port,
+                    ssl=tls,
+                    server_hostname=url.host if tls is not None else None,
+                )
+    except OSError as error:
+        cause, detail = _cause_of(error)
+        raise AttemptFailure(Stage.CONNECTING, cause, detail=detail) from error
+    if not connection.usable:
+        raise AttemptFailure(Stage.CONNECTING, Cause.CLOSED)
+    return connection
+
+
+def _cause_of(error: OSError) -> tuple[Cause, str]:
+    """Name a connect error. The detail is an errno's symbol, never the error's own text."""
+    if isinstance(error, TimeoutError):
+        return Cause.CONNECT_TIMEOUT, ""
+    if isinstance(error, ssl.SSLError):
+        return Cause.TLS, error.reason or ""
+    if isinstance(error, socket.gaierror):
+        return Cause.DNS, ""
+    # asyncio joins the errors of several addresses into one without an errno.
+    if error.errno is None and f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        return Cause.REFUSED, "ECONNREFUSED"
+    symbol = errno.errorcode.get(error.errno or 0, "")
+    if isinstance(error, ConnectionRefusedError):
+        return Cause.REFUSED, symbol
+    if isinstance(error, ConnectionError):
+        return Cause.RESET, symbol
+    return Cause.UNREACHABLE, symbol

@@ -1,0 +1,85 @@
+"""One call through the dispatcher, and what became of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from continuum_router.backends.holding import Holding
+from continuum_router.errors import (
+    AttemptFailure,
+    Cause,
+    ClientGone,
+    Draining,
+    Overloaded,
+    RouterError,
+    UpstreamFailed,
+    UpstreamTimeout,
+)
+from continuum_router.providers.prepare import Inbound
+from continuum_router.request import ChatRequest
+from continuum_router.routing.selector import Choice
+from continuum_router.upstream.relay import ClientSink
+from continuum_router.upstream.usage import Usage
+
+TIMEOUT_CAUSES = frozenset(
+    {
+        Cause.CONNECT_TIMEOUT,
+        Cause.FIRST_BYTE_TIMEOUT,
+        Cause.CHUNK_INTERVAL_TIMEOUT,
+        Cause.TOTAL_TIMEOUT,
+    }
+)
+
+
+class Ended(StrEnum):
+    """How a request ended; field `outcome` of its log line."""
+
+    COMPLETE = "complete"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    CLIENT_GONE = "client_cancelled"
+    UPSTREAM_CUT = "upstream_cut"
+    DEADLINE = "deadline"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What became of a request. Filled in as it proceeds, so a cancelled one tells how far it got.
+
+    `backend` is the last one tried, `attempts` the counted tries (E13). `ttft` is in seconds, from
+    the last dispatch to the first data event of a stream, or to the headers of a plain answer.
+    """
+
+    backend: str | None = None
+    choice: Choice | None = None
+    attempts: int = 0
+    ttft: float | None = None
+    usage: Usage | None = None
+    ended: Ended | None = None
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One client request on its way: what to send, where the answer goes, what became of it."""
+
+    request: ChatRequest
+    inbound: Inbound
+    holdings: Mapping[str, Holding] | None
+    sink: ClientSink
+    request_id: str
+    outcome: Outcome
+
+
+def error_for(failure: AttemptFailure) -> RouterError:
+    """What a client is told about the last failure. The cause stays in the log."""
+    if failure.cause in TIMEOUT_CAUSES:
+        return UpstreamTimeout()
+    if failure.cause is Cause.POOL_FULL:
+        return Overloaded(retry_after=1)
+    if failure.cause is Cause.POOL_CLOSED:
+        return Draining()
+    if failure.cause is Cause.ABORTED:
+        return ClientGone()
+    return UpstreamFailed()

@@ -1,0 +1,196 @@
+"""The HTTP side alone, over a stream that the test publishes to."""
+
+import asyncio
+import socket
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from continuum_kv_listener.listener_metrics import ListenerMetrics
+from continuum_kv_listener.serve_sse import MAX_SUBSCRIBERS, HttpSide, ServeTimes
+from continuum_kv_listener.stream import EventStream
+from continuum_shared.kv_event import KvAction, KvEvent
+from continuum_shared.metrics import Metrics
+from continuum_shared.prefix_key import PrefixKey
+from continuum_shared.sse import SseEvent, SseParser
+from support.listener_rig import subscribed, until
+
+
+def created(n: int) -> KvEvent:
+    return KvEvent(action=KvAction.CREATED, prefix=PrefixKey(n.to_bytes(32, "big")), tokens=n)
+
+
+class Source:
+    """What the HTTP side needs of a source."""
+
+    def __init__(self, metrics: Metrics, history: int) -> None:
+        self.stream = EventStream(
+            epoch="e",
+            max_prefix_length=77,
+            snapshot=lambda: [],
+            metrics=ListenerMetrics(metrics).stream("s"),
+            history=history,
+        )
+        self.waited: list[float] = []
+
+    async def settled(self, timeout: float) -> None:
+        self.waited.append(timeout)
+
+
+class Served:
+    def __init__(self, *, history: int = 10_000, times: ServeTimes | None = None) -> None:
+        self.metrics = Metrics()
+        self.source = Source(self.metrics, history)
+        side = HttpSide(
+            {"s": self.source},
+            page=lambda: {"sources": []},
+            metrics=self.metrics,
+            times=times or ServeTimes(heartbeat=0.05, settle=0.5, write=2.0),
+        )
+        self.runner = web.AppRunner(side.application(), handler_cancellation=True, access_log=None)
+        self.base = ""
+
+    async def start(self, *, send_buffer: int | None = None) -> None:
+        """Listen. ``send_buffer`` keeps the kernel from hiding a slow reader."""
+        await self.runner.setup()
+        listening = socket.socket()
+        if send_buffer is not None:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        listening.bind(("127.0.0.1", 0))
+        await web.SockSite(self.runner, listening).start()
+        self.base = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+
+    def count(self, line: str) -> float:
+        for sample in self.metrics.exposition().decode().splitlines():
+            name, _, value = sample.rpartition(" ")
+            if name == f"continuum_listener_{line}":
+                return float(value)
+        raise AssertionError(line)
+
+
+@pytest.fixture
+async def served():
+    made = Served()
+    await made.start()
+    yield made
+    await made.runner.cleanup()
+
+
+async def test_a_stream_greets_beats_and_delivers(served):
+    async with subscribed(served.base, "s") as sub:
+        await until(lambda: sub.comments.count("heartbeat") >= 2)
+        assert sub.comments[0] == "prefix-length=77"
+        served.source.stream.publish([created(1), created(2)])
+        await until(lambda: len(sub.events) == 2)
+        assert sub.last_id == "e-2"
+        assert served.source.waited == [0.5]
+
+
+async def test_headers(served):
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(served.base + "/events/s") as response,
+    ):
+        assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["Cache-Control"] == "no-store"
+        assert response.headers["X-Accel-Buffering"] == "no"
+
+
+async def test_the_last_event_id_header_resumes(served):
+    served.source.stream.publish([created(n) for n in range(5)])
+    async with subscribed(served.base, "s", last_id="e-3") as sub:
+        await until(lambda: len(sub.events) == 2)
+        assert [event.tokens for event in sub.events] == [3, 4]
+
+
+async def test_a_subscriber_that_leaves_is_forgotten(served):
+    async with subscribed(served.base, "s") as sub:
+        await until(lambda: sub.comments)
+        assert served.source.stream.subscribers == 1
+    await until(lambda: served.source.stream.subscribers == 0)
+    assert served.count('stream_ends_total{end="client_left",source="s"}') == 1
+    assert served.count('subscribers{source="s"}') == 0
+
+
+async def test_closing_the_stream_ends_the_answer_cleanly(served):
+    async with subscribed(served.base, "s") as sub:
+        await until(lambda: sub.comments)
+        served.source.stream.publish([created(1)])
+        served.source.stream.close()
+        await until(lambda: sub.ended)
+        assert not sub.broken
+        assert len(sub.events) == 1
+    assert served.count('stream_ends_total{end="shutdown",source="s"}') == 1
+
+
+async def test_too_many_streams_are_refused(served):
+    for _ in range(MAX_SUBSCRIBERS):
+        served.source.stream.subscribe(None)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(served.base + "/events/s") as response,
+    ):
+        assert response.status == 503
+        assert (await response.json())["error"]["message"] == (
+            "too many open streams on this source"
+        )
+
+
+class SlowClient:
+    """A raw subscriber that sends its request and reads only when told to."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.setblocking(False)
+
+    async def subscribe(self, base: str, last_id: str) -> None:
+        host, port = base.removeprefix("http://").split(":")
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(self.socket, (host, int(port)))
+        # HTTP/1.0 has no chunks, so what is read is the stream itself.
+        request = f"GET /events/s HTTP/1.0\r\nHost: x\r\nLast-Event-ID: {last_id}\r\n\r\n"
+        await loop.sock_sendall(self.socket, request.encode())
+
+    async def read_to_the_end(self) -> list[SseEvent]:
+        loop = asyncio.get_running_loop()
+        data = bytearray()
+        try:
+            async with asyncio.timeout(10):
+                while piece := await loop.sock_recv(self.socket, 65536):
+                    data += piece
+        except ConnectionResetError:
+            pass
+        body = bytes(data).partition(b"\r\n\r\n")[2]
+        return [item for item in SseParser().feed(body) if isinstance(item, SseEvent)]
+
+
+@pytest.mark.parametrize("write", [0.3, 30.0], ids=["a write takes too long", "falls behind"])
+async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write):
+    served = Served(history=1000, times=ServeTimes(heartbeat=5, settle=0.5, write=write))
+    await served.start(send_buffer=4096)
+    slow = SlowClient()
+    try:
+        stream = served.source.stream
+        await slow.subscribe(served.base, "e-0")
+        await until(lambda: stream.subscribers == 1)
+        async with subscribed(served.base, "s", last_id="e-0") as quick:
+            for start in range(0, 5000, 500):
+                stream.publish([created(n) for n in range(start, start + 500)])
+                await until(lambda n=start: len(quick.events) == n + 500)
+            if write < 1:
+                await until(lambda: stream.subscribers == 1)
+            had = await slow.read_to_the_end()
+            await until(lambda: stream.subscribers == 1)
+            assert [event.tokens for event in quick.events] == list(range(5000))
+        assert served.count('stream_ends_total{end="fell_behind",source="s"}') == 1
+        # What it had, it had without a hole; coming back it is told to start anew.
+        assert [event.id for event in had] == [f"e-{n + 1}" for n in range(len(had))]
+        assert 0 < len(had) < 4000
+        async with subscribed(served.base, "s", last_id=had[-1].id) as again:
+            await until(lambda: again.events)
+            assert again.actions() == ["cache_purged"]
+    finally:
+        slow.socket.close()
+        await served.runner.cleanup()

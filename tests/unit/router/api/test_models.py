@@ -1,0 +1,52 @@
+"""GET /v1/models: configured and discovered, whatever state the backends are in."""
+
+import asyncio
+
+import openai
+
+from support.edge import Edge, edge_config, running
+from support.faults import deaf_port
+from support.scripted_backend import answers, reply, scripted
+
+LIST = b'{"object":"list","data":[{"id":"found","object":"model","created":3,"owned_by":"vllm"}]}'
+
+
+async def _until_known(edge: Edge, name: str) -> list[dict[str, object]]:
+    async with asyncio.timeout(3):
+        while True:
+            data = (await edge.get("/v1/models")).json["data"]
+            assert isinstance(data, list)
+            if name in [entry["id"] for entry in data]:
+                return data
+            await asyncio.sleep(0.01)
+
+
+async def test_configured_and_discovered() -> None:
+    async with scripted(answers(reply(LIST))) as backend:
+        entry = (
+            f"backends: [{{name: b1, url: 'http://127.0.0.1:1', models: [listed]}}, "
+            f"{{name: b2, url: '{backend.url}'}}]"
+        )
+        async with running(edge_config(entry)) as edge:
+            data = await _until_known(edge, "found")
+            assert [entry["id"] for entry in data] == ["listed", "found"]
+            assert data[1] == {"id": "found", "object": "model", "created": 3, "owned_by": "vllm"}
+            refused = await edge.post({"model": "neither", "messages": [{}]})
+            assert refused.error["code"] == "model_not_found"
+            async with openai.AsyncOpenAI(base_url=edge.url + "/v1", api_key="k") as client:
+                assert [model.id async for model in client.models.list()] == ["listed", "found"]
+    assert [seen.line for seen in backend.requests] == ["GET /v1/models HTTP/1.1"]
+
+
+async def test_a_backend_that_hangs_delays_no_list() -> None:
+    with deaf_port() as port:
+        entry = (
+            f"backends: [{{name: b1, url: 'http://127.0.0.1:{port}'}}, "
+            f"{{name: b2, url: 'http://127.0.0.1:{port}', models: [listed]}}]"
+        )
+        async with running(edge_config(entry)) as edge:
+            async with asyncio.timeout(1):
+                answer = await edge.get("/v1/models")
+            data = answer.json["data"]
+            assert isinstance(data, list)
+            assert [entry["id"] for entry in data] == ["listed"]

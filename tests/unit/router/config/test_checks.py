@@ -1,0 +1,131 @@
+"""Rules over several sections: the warnings, and when a rule stays silent."""
+
+import pytest
+
+from support.config_files import ROUTER_BASE, router_lines
+
+TIERS = "  scoring: {gpu_tier_weight: 0.2}\n"
+SOURCES = "  event_sources: [{backend_name: a, endpoint: 'http://l/events/a'}]\n"
+BOTH_ON = "prefix_routing: {enabled: true}\nkv_cache_index:\n  enabled: true\n" + SOURCES
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "selection_strategy: prefix_aware_hash",
+            [
+                "2: warning: selection_strategy: PrefixAwareHash has no prefix keys to hash while "
+                "prefix_routing is off; set prefix_routing.enabled: true"
+            ],
+        ),
+        ("selection_strategy: PrefixAwareHash\nprefix_routing: {enabled: true}", []),
+        ("selection_strategy: RoundRobin", []),
+        (
+            BOTH_ON + TIERS,
+            [
+                "6: warning: kv_cache_index.scoring.gpu_tier_weight: no backend can reach "
+                "min_overlap_threshold, so every request falls back; set it to at least 0.3"
+            ],
+        ),
+        (BOTH_ON + "  scoring: {gpu_tier_weight: 0.3}\n", []),
+        ("kv_cache_index:\n" + TIERS, []),
+        ("prefix_routing: {enabled: true}\nkv_cache_index:\n" + TIERS, []),
+        (
+            "kv_cache_index:\n  enabled: true\n" + SOURCES,
+            [
+                "3: warning: kv_cache_index.enabled: the index is never asked while "
+                "prefix_routing is off; set prefix_routing.enabled: true"
+            ],
+        ),
+        (
+            "prefix_routing: {enabled: true}\nkv_cache_index: {enabled: true}",
+            [
+                "3: warning: kv_cache_index.enabled: the index stays empty without event_sources; "
+                "name the listener's streams in kv_cache_index.event_sources"
+            ],
+        ),
+        (
+            "kv_cache_index: {scoring: {holder_load_bound: null}}",
+            [
+                "2: warning: kv_cache_index.scoring.holder_load_bound: without a bound one holder "
+                "may be given all requests of a popular prefix; default 0.25"
+            ],
+        ),
+        ("kv_cache_index: {scoring: {holder_load_bound: 0}}", []),
+        (
+            "timeouts: {request: {standard: {first_byte: 40s}}}",
+            [
+                "2: warning: timeouts.request.standard.first_byte: is deprecated and has no "
+                "effect; use standard.total"
+            ],
+        ),
+        ("timeouts: {request: {standard: {first_byte: 30s}}}", []),
+        ("timeouts: {request: {standard: {total: 20s}}}", []),
+        (
+            "timeouts: {request: {standard: {first_byte: 30s, total: 20s}}}",
+            [
+                "2: timeouts.request.standard.first_byte: first_byte (30s) is longer than total "
+                "(20s); first_byte must not be longer than total"
+            ],
+        ),
+        (
+            "timeouts: {limits: {max_chunk_interval: 10s}}",
+            [
+                "2: timeouts.request.streaming.chunk_interval: is above the cap of 10s; lower it, "
+                "or raise timeouts.limits.max_chunk_interval"
+            ],
+        ),
+        (
+            "timeouts: {limits: {max_streaming_timeout: 1300s}, request: {streaming: "
+            "{total: 1250s, first_byte: 601s, chunk_interval: 0}}}",
+            [
+                "2: timeouts.request.streaming.first_byte: is above the cap of 600s; lower it, or "
+                "raise timeouts.limits.max_first_byte_timeout"
+            ],
+        ),
+        (
+            "retry: {max_delay: 50ms}",
+            [
+                "2: retry.max_delay: initial_delay (100ms) is longer than max_delay (50ms); "
+                "initial_delay must not be longer than max_delay"
+            ],
+        ),
+        (
+            "kv_cache_index: {scoring: {overlap_weight: 0.1, load_weight: 0.2, "
+            "health_weight: 0.7000000001}}",
+            [],
+        ),
+        (
+            "kv_cache_index: {scoring: {overlap_weight: 0.1, load_weight: 0.2, "
+            "health_weight: 0.70000001}}",
+            [
+                "2: kv_cache_index.scoring: overlap_weight, load_weight and health_weight add up "
+                "to 1.00000001; they must add up to 1.0"
+            ],
+        ),
+    ],
+)
+def test_rules(text, said):
+    assert router_lines(ROUTER_BASE + text) == [f"r.yaml:{line}" for line in said]
+
+
+@pytest.mark.parametrize("flags", ["enabled: false", "internal: true"])
+def test_no_backend_for_clients(flags):
+    assert router_lines(f"backends: [{{name: a, url: 'http://h', {flags}}}]") == [
+        "r.yaml:1: warning: backends: no backend is enabled and not internal; no request can be "
+        "served"
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kv_cache_index: {scoring: {overlap_wieght: 0.9, load_weight: 0.0}}",
+        "kv_cache_index: {scoring: {overlap_weight: x, load_weight: 0.0}}",
+        "selection_strategy: PrefixAwareHash\nprefix_routing: {enabled: maybe}",
+        "retry: {initial_delay: 40, max_delay: 1s}",
+    ],
+)
+def test_nothing_is_said_about_what_is_in_doubt(text):
+    assert len(router_lines(ROUTER_BASE + text)) == 1

@@ -1,0 +1,40 @@
+import pytest
+
+from continuum_router.config.root import Config
+from continuum_router.config.routing import PrefixRoutingConfig, StrategyName
+from support.config_files import good_router, router_lines
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("RoundRobin", StrategyName.ROUND_ROBIN),
+        ("round_robin", StrategyName.ROUND_ROBIN),
+        ("PrefixAwareHash", StrategyName.PREFIX_AWARE_HASH),
+        ("prefix_aware_hash", StrategyName.PREFIX_AWARE_HASH),
+    ],
+)
+def test_both_spellings(text, name):
+    assert good_router(f"selection_strategy: {text}").selection_strategy is name
+    assert text in Config.model_json_schema()["properties"]["selection_strategy"]["enum"]
+
+
+@pytest.mark.parametrize(
+    "text", ["WeightedRoundRobin", "least_latency", "Random", "consistent_hash"]
+)
+def test_strategies_of_later_versions(text):
+    (line,) = router_lines(f"backends: [{{name: a, url: 'http://h'}}]\nselection_strategy: {text}")
+    assert line == (
+        f'r.yaml:2: selection_strategy: "{text}" is not in this version; available: round_robin, '
+        "prefix_aware_hash"
+    )
+
+
+def test_defaults():
+    prefix = PrefixRoutingConfig()
+    assert (prefix.enabled, prefix.max_prefix_length, prefix.load_factor_epsilon) == (
+        False,
+        1024,
+        0.25,
+    )
+    assert (prefix.virtual_nodes, prefix.load_floor) == (150, 1)

@@ -1,0 +1,122 @@
+"""What is particular to the pull form; what every feed does is in tests/contract."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from continuum_router.kv_index.feeds import FeedError, FeedFault, SseFeed, event_session
+from support.feeds import SseServer, stream
+
+
+async def failure(url, **kwargs):
+    async with event_session() as session:
+        with pytest.raises(FeedError) as raised:
+            async with SseFeed(session, url, **kwargs).open(None) as pieces:
+                await anext(pieces)
+    return raised.value.fault, raised.value.status
+
+
+async def answered(response):
+    async def serve(request):
+        return response
+
+    async with SseServer(serve) as server:
+        return await failure(server.url)
+
+
+@pytest.mark.parametrize("status", [204, 401, 404, 500, 503])
+async def test_another_status_is_a_failure(status):
+    assert await answered(web.Response(status=status)) == (FeedFault.STATUS, status)
+
+
+async def test_redirects_are_not_followed():
+    async def serve(request):
+        return web.Response(status=307, headers={"Location": server.url})
+
+    async with SseServer(serve) as server:
+        assert await failure(server.url) == (FeedFault.STATUS, 307)
+        assert len(server.requests) == 1
+
+
+async def test_another_content_type_is_a_failure():
+    body = web.Response(body=b"<html>", content_type="text/html")
+    assert await answered(body) == (FeedFault.CONTENT_TYPE, None)
+
+
+async def test_a_charset_in_the_content_type_is_fine():
+    async def serve(request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        await response.write(b": x\n\n")
+        return response
+
+    async with (
+        SseServer(serve) as server,
+        event_session() as session,
+        SseFeed(session, server.url).open(None) as pieces,
+    ):
+        assert await anext(pieces) == b": x\n\n"
+
+
+async def test_what_is_asked_for():
+    async with (
+        SseServer(lambda r: stream(r)) as server,
+        event_session() as session,
+        SseFeed(session, server.url).open("e-1"),
+    ):
+        pass
+    asked = server.requests[0]
+    assert asked["accept"] == "text/event-stream"
+    assert asked["accept-encoding"] == "identity"
+    assert asked["last-event-id"] == "e-1"
+    assert "cookie" not in asked
+
+
+async def test_nobody_listens():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    assert await failure(f"http://127.0.0.1:{port}/events") == (FeedFault.CONNECT, None)
+
+
+@asynccontextmanager
+async def raw_server(talk):
+    """A TCP server for one connection; leaving waits until that has been closed."""
+    closed = asyncio.Event()
+
+    async def handle(reader, writer):
+        await talk(reader, writer)
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server:
+        yield f"http://{host}:{port}/events"
+        await closed.wait()
+
+
+async def test_a_server_that_never_answers():
+    async def hold(reader, writer):
+        await reader.read()
+
+    async with raw_server(hold) as url:
+        assert await failure(url, idle_timeout=0.2) == (FeedFault.TIMEOUT, None)
+
+
+async def test_a_server_that_speaks_another_protocol():
+    async def babble(reader, writer):
+        writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
+        await writer.drain()
+
+    async with raw_server(babble) as url:
+        assert await failure(url) == (FeedFault.CONNECT, None)
+
+
+def test_an_error_says_no_more_than_its_reason():
+    assert str(FeedError(FeedFault.STATUS, 503)) == "status 503"
+    assert str(FeedError(FeedFault.CUT)) == "cut"

@@ -1,0 +1,41 @@
+"""The snapshot in force is swapped whole; what took the old one keeps it."""
+
+from continuum_router.assemble import build_snapshot, build_state
+from continuum_router.config.root import Config
+from continuum_router.runtime import Runtime, Snapshot
+from support.edge import edge_config
+
+
+def _snapshot(config: Config) -> Snapshot:
+    return build_snapshot(config, build_state(config))
+
+
+async def test_ready_means_a_backend_for_clients() -> None:
+    assert _snapshot(edge_config(["http://h:1"])).ready
+    for more in ("enabled: false", "internal: true"):
+        entry = f"backends: [{{name: b1, url: 'http://h:1', {more}}}]"
+        assert not _snapshot(edge_config(entry)).ready
+
+
+async def test_models_that_were_found_enter_a_new_snapshot() -> None:
+    entry = "backends: [{name: b1, url: 'http://h:1'}, {name: b2, url: 'http://h:2'}]"
+    runtime = Runtime(_snapshot(edge_config(entry)))
+    before = runtime.current
+    assert [b.name for b in before.dispatcher.pool.for_model("x")] == ["b1", "b2"]
+    runtime.publish_models({"b1": frozenset({"m"}), "b2": frozenset({"n"})})
+    after = runtime.current
+    assert [b.name for b in after.dispatcher.pool.for_model("m")] == ["b1"]
+    assert after.dispatcher.pool.for_model("x") == ()
+    assert [b.name for b in before.dispatcher.pool.for_model("x")] == ["b1", "b2"]
+    assert after.dispatcher.selector is before.dispatcher.selector
+    assert after.dispatcher.state is before.dispatcher.state
+
+
+async def test_swap() -> None:
+    config = edge_config(["http://h:1"])
+    state = build_state(config)
+    runtime = Runtime(build_snapshot(config, state))
+    new = build_snapshot(config, state, generation=2)
+    runtime.swap(new)
+    assert runtime.current is new
+    assert not runtime.draining
