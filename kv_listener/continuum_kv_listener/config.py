@@ -211,7 +211,10 @@ class SourceConfig(SectionModel):
         description="Count tokens of the longest cached chain, or only of the shared head.",
     )
     max_frame_bytes: ByteSize = Field(
-        64 << 20, ge=64 << 10, le=1 << 30, description="A larger message costs a reconnect."
+        64 << 20,
+        ge=64 << 10,
+        le=1 << 30,
+        description="A larger message is dropped and counted; twice as large costs a reconnect.",
     )
 
     @property

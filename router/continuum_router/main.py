@@ -99,7 +99,7 @@ class Router:
 
     async def stop(self) -> None:
         """Cancel what still runs and close everything, clients first."""
-        self.runtime.draining = True
+        self.runtime.draining = self.runtime.stopping = True
         await self._runner.cleanup()
         await stop_state(self.state)
 

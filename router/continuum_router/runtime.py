@@ -43,11 +43,16 @@ class Snapshot:
 
 
 class Runtime:
-    """Holds the snapshot in force. `draining` is set once, when the process begins to end."""
+    """Holds the snapshot in force.
+
+    `draining` is set once, when the process begins to end, `stopping` when what still runs is
+    about to be cancelled.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._current = snapshot
         self.draining = False
+        self.stopping = False
 
     @property
     def current(self) -> Snapshot:

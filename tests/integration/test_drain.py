@@ -153,3 +153,40 @@ async def test_the_process_ends_cleanly_on_a_signal(number: signal.Signals) -> N
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+
+async def test_a_second_signal_ends_the_drain() -> None:
+    async with scripted(hangs(chunked_head(), chunk(sse('{"a":1}')))) as backend:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "continuum_router.cli", "serve"),
+            *("--backend", backend.url, "--listen", "127.0.0.1:0"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert process.stdout is not None
+            listen = ""
+            while not listen:
+                line = json.loads(await process.stdout.readline())
+                listen = line["fields"].get("listen", "")
+            port = int(listen.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            body = json.dumps({**BODY, "stream": True}).encode()
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+            writer.write(head % len(body) + body)
+            await reader.readuntil(b'{"a":1}')
+            process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0.2)
+            assert process.returncode is None
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(5):
+                out, _ = await process.communicate()
+            assert process.returncode == 0
+            lines = [json.loads(row)["fields"] for row in out.splitlines()]
+            completed = [row for row in lines if row.get("event") == "request_completed"]
+            assert [(row["status"], row["outcome"]) for row in completed] == [(503, "shutdown")]
+            assert lines[-1] == {"message": "Router stopped", "clean": False}
+            writer.close()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: the stops of architecture section 4, in order."""
 
+import logging
 from collections.abc import Callable
 
 from aiohttp import web
@@ -11,6 +12,9 @@ from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import Endpoint, parse_generate
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Call
+from continuum_shared.logs import fields
+
+log = logging.getLogger("continuum_router.access")
 
 
 class Generate:
@@ -33,6 +37,9 @@ class Generate:
         raw = await read_body(request, snap.max_body_bytes)
         parsed = parse_generate(self._endpoint, raw, snap.request_rules)
         scope.model = parsed.model
+        if log.isEnabledFor(logging.DEBUG):
+            start = fields(request_id=scope.request_id, route=scope.route, model=parsed.model)
+            log.debug("Starting request with retry support", extra=start)
         holdings = (
             snap.kv.holdings(parsed.prefix, self._clock()) if parsed.prefix is not None else None
         )

@@ -101,8 +101,10 @@ class Edge:
                 response = await route.handler(request, scope)
                 status = response.status
             except asyncio.CancelledError:
-                gone = request.transport is None or request.transport.is_closing()
-                scope.outcome.ended = Ended.CLIENT_GONE if gone else Ended.SHUTDOWN
+                if self._runtime.stopping:
+                    scope.outcome.ended, status = Ended.SHUTDOWN, 503
+                else:
+                    scope.outcome.ended = Ended.CLIENT_GONE
                 raise
             except ClientGone:
                 scope.outcome.ended = Ended.CLIENT_GONE

@@ -67,7 +67,9 @@ class ServerConfig(SectionModel):
         "`false` nobody, `authenticated` callers with a key. Say false on an open edge.",
     )
     fast_path: bool = Field(
-        True, description="Take ordinary requests by the short way. Answers are the same."
+        True,
+        description="Take ordinary requests by the short way. Accepted; this version has only the "
+        "general way.",
     )
     trusted_proxies: tuple[IpNetwork, ...] = Field(
         (),

@@ -6,6 +6,7 @@ its body has ended, whatever ended it, and its result is recorded exactly once.
 """
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
@@ -28,6 +29,9 @@ from continuum_router.upstream.outcome import Call, Ended, error_for
 from continuum_router.upstream.relay import ErrorEvent, Relay
 from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after
 from continuum_router.upstream.usage import UsageTail
+from continuum_shared.logs import fields
+
+log = logging.getLogger("continuum_router.attempt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,7 @@ class _Run:
             except AttemptFailure as failure:
                 result = _result_of(failure)
                 outcome.cause = failure.cause
+                self._tell(failure, name)
                 if failure.stage is Stage.CONNECTING:
                     self.unreachable.add(name)
                 again = self._decide(failure, choice)
@@ -224,6 +229,19 @@ class _Run:
                 status, [("Content-Type", "application/json")], event.error.body
             )
         return again, result
+
+    def _tell(self, failure: AttemptFailure, name: str) -> None:
+        log.debug(
+            "Attempt failed",
+            extra=fields(
+                request_id=self.call.request_id,
+                backend=name,
+                attempt=self.call.outcome.attempts,
+                stage=failure.stage,
+                cause=failure.cause,
+                detail=failure.detail,
+            ),
+        )
 
     def _decide(
         self, failure: AttemptFailure, choice: Choice, *, fresh_used: bool = True

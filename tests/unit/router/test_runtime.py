@@ -39,3 +39,4 @@ async def test_swap() -> None:
     runtime.swap(new)
     assert runtime.current is new
     assert not runtime.draining
+    assert not runtime.stopping
