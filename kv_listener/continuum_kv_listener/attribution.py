@@ -178,7 +178,10 @@ class Attributor:
                 prompt_format, path, last, found.key_text, found.end / len(text)
             )
             by_block.setdefault(block, []).extend(self._keys(question, found.key_text))
-        if parsed.complete:
+        if parsed.foreign:
+            # As a plain prompt it may stay open for ever; as a chat it fits another template.
+            self._count(False, now)
+        elif parsed.complete:
             self._count(parsed.reason is not UnattributedReason.NO_MATCH, now)
         return PathVerdict(
             completions=tuple(
@@ -323,5 +326,8 @@ class _PathText:
         known = self._texts.get(block)
         if known is None:
             known = await self._engine.detokenize(self._question.tokens[: self.tokens(block)])
+            if not known:
+                # A block's tokens always have a text: believing this would leave the path pending.
+                raise EngineError(EngineFault.BAD_ANSWER, "/detokenize")
             self._texts[block] = known
         return known

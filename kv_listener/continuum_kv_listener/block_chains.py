@@ -5,8 +5,9 @@ text shelf (tokens kept), the inquiry (what to ask) and the ledger (what to tell
 leaves all five in step; nothing here awaits.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from continuum_kv_listener.block_graph import BlockGraph, Node, NodeKey, Phase
 from continuum_kv_listener.chain_stats import ChainLimits, Unattributed
@@ -21,8 +22,7 @@ _TEXTUAL = (Kind.OPEN, Kind.ORPHAN)
 """Kinds whose tokens are kept: a key may still be found in them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(NamedTuple):
     """Blocks to store one below the other, the first below ``parent``.
 
     ``ends`` are the offsets in ``tokens`` at which the blocks end. ``scope`` is what new blocks get
@@ -35,7 +35,7 @@ class Run:
     tokens: Tokens
     medium: Medium
     scope: Scope
-    sealed: bool = False
+    sealed: bool
 
 
 class BlockChains:
@@ -47,35 +47,33 @@ class BlockChains:
         self.shelf = TextShelf(limits.max_retained_tokens)
         self.inquiry = Inquiry()
         self._residency = Residency(ledger)
-        self.counts: dict[Unattributed | None, int] = {}
+        self.counts: defaultdict[Unattributed | None, int] = defaultdict(int)
         self.evicted_total = 0
 
-    def store(self, run: Run, now: float) -> int:
-        """Count one copy more of each block, creating those not known. How many were created."""
+    def store(self, run: Run, now: float) -> None:
+        """Count one copy more of each block, creating those not known."""
         nodes = self.graph.nodes
         prev = nodes.get(run.parent) if run.parent is not None else None
         if prev is not None:
             self.graph.touch(prev)
         above: Node | NodeKey | None = prev if prev is not None else run.parent
         fresh: list[Node] = []
-        created = 0
         start = 0
         for key, end in zip(run.keys, run.ends, strict=True):
             node = nodes.get(key)
             if node is None:
-                text = run.tokens[start:end]
-                node = self._create(key, above, text, run)
+                node = self._create(key, above, start, end, run)
                 fresh.append(node)
-                created += 1
             else:
-                self._finish(fresh, now)
-                fresh = []
+                if fresh:
+                    self._finish(fresh, now)
+                    fresh = []
                 self.graph.touch(node)
                 self._residency.gain(node, run.medium)
             above = node
             start = end
-        self._finish(fresh, now)
-        return created
+        if fresh:
+            self._finish(fresh, now)
 
     def hold(self, node: Node, medium: Medium) -> None:
         """One copy more of a known block, told without its text (C14)."""
@@ -84,7 +82,9 @@ class BlockChains:
 
     def release(self, node: Node, medium: Medium) -> None:
         """One copy less of a block that has one on ``medium``."""
-        if node.kids is None and last_copy(node, medium):  # the usual end of a block: tail first
+        if medium is Medium.GPU and node.gpu > 1:
+            node.gpu -= 1
+        elif node.kids is None and last_copy(node, medium):  # the usual end: tail first
             self._remove(node)
         else:
             self._residency.lose(node, medium)
@@ -120,14 +120,14 @@ class BlockChains:
         """Count the block under another reason, or under none."""
         self.counts[node.reason] -= 1
         node.reason = reason
-        self.counts[reason] = self.counts.get(reason, 0) + 1
+        self.counts[reason] += 1
 
-    def mute(self, top: Node, reason: Unattributed) -> None:
-        """Nothing can be asked through ``top`` any more: its text or too much of it is missing."""
-        self.rescope(
-            top,
-            lambda old: old.turned(Kind.MUTE, reason) if old.kind in _TEXTUAL else old,
-        )
+    def lose_text(self, top: Node) -> None:
+        """Tokens of ``top`` are missing: nothing can be asked through it any more."""
+        parent = top.parent
+        self._mute(top, Unattributed.TEXT_DROPPED)
+        if isinstance(parent, Node):
+            self.inquiry.fallen(parent)  # what is left of the path may still tell
 
     def clear(self) -> None:
         """Forget every block; totals stay."""
@@ -139,11 +139,13 @@ class BlockChains:
         self.inquiry.clear()
         self.counts.clear()
 
-    def _create(self, key: NodeKey, above: Node | NodeKey | None, text: Tokens, run: Run) -> Node:
+    def _create(
+        self, key: NodeKey, above: Node | NodeKey | None, start: int, end: int, run: Run
+    ) -> Node:
         while len(self.graph.nodes) >= self._limits.max_tracked_blocks:
             self._remove(self.graph.oldest())
             self.evicted_total += 1
-        size = len(text)
+        size = end - start
         if isinstance(above, Node):
             scope = above.scope
             base = above.depth
@@ -156,11 +158,10 @@ class BlockChains:
             base = 0
         if run.sealed:
             scope = run.scope
-        node = Node(key, above, size, scope)
-        node.depth = base + size
-        if scope.kind in _TEXTUAL:
-            self._keep_text(node, text)
-        self.counts[node.reason] = self.counts.get(node.reason, 0) + 1
+        node = Node(key, above, size=size, depth=base + size, scope=scope)
+        if scope.kind is Kind.OPEN or scope.kind is Kind.ORPHAN:
+            self._keep_text(node, run.tokens[start:end])
+        self.counts[node.reason] += 1
         orphans = self.graph.add(node)
         self._residency.born(node, run.medium)
         if node.scope.kind is Kind.OPEN:
@@ -180,17 +181,22 @@ class BlockChains:
         node.scope = node.scope.turned(Kind.MUTE, reason)
         node.reason = reason
 
+    def _mute(self, top: Node, reason: Unattributed) -> None:
+        """No question can go through ``top``; what an ancestor completes still holds for it."""
+        self.rescope(
+            top,
+            lambda old: old.turned(Kind.MUTE, reason) if old.kind in _TEXTUAL else old,
+        )
+
     def _finish(self, fresh: list[Node], now: float) -> None:
         """End a run of new blocks: its last one is a leaf, its last askable one a tip."""
-        if not fresh:
-            return
-        if fresh[-1].alive:
-            self._residency.refresh(fresh[-1])
-        last = next((node for node in reversed(fresh) if node.phase is not Phase.NONE), None)
-        if last is None:
-            return
         parent = fresh[0].parent
-        self.inquiry.grown(parent if isinstance(parent, Node) else None, last, now)
+        self._residency.grown(parent, fresh[-1])
+        if fresh[0].phase is Phase.NONE and fresh[0].alive:
+            return
+        last = next((node for node in reversed(fresh) if node.phase is not Phase.NONE), None)
+        if last is not None:
+            self.inquiry.grown(parent if isinstance(parent, Node) else None, last, now)
 
     def _remove(self, node: Node) -> None:
         """Take a block out of everything; then its ancestors that no copy and no child holds."""
@@ -228,11 +234,10 @@ class BlockChains:
     def _join(self, parent: Node, orphan: Node) -> None:
         """The parent of an orphan (re)appeared (invariant 5)."""
         self.graph.join(parent, orphan)
-        shift = parent.depth + orphan.size - orphan.depth
-        if shift:
-            self._shift(orphan, shift)
-        self._residency.joined(parent, orphan)
         over = parent.scope
+        if over.kind is not Kind.ORPHAN:  # else where the chain begins is not known yet either
+            self._deepen(orphan, parent)
+        self._residency.joined(parent, orphan)
         if over.kind is Kind.SETTLED:
             self.rescope(orphan, lambda _: over)
         elif over.kind is Kind.MUTE:
@@ -264,7 +269,7 @@ class BlockChains:
             if node.tokens is None or node.depth > self._limits.max_chain_tokens:
                 self.rescope(node, lambda old: old.under(over))
                 lost = node.tokens is None
-                self.mute(node, Unattributed.TEXT_DROPPED if lost else Unattributed.CHAIN_TOO_LONG)
+                self._mute(node, Unattributed.TEXT_DROPPED if lost else Unattributed.CHAIN_TOO_LONG)
                 continue
             old = node.scope
             new = memo.get(old)
@@ -280,12 +285,15 @@ class BlockChains:
         for node in opened:
             self.inquiry.fallen(node)  # no askable child: a tip
 
-    def _shift(self, top: Node, by: int) -> None:
+    def _deepen(self, top: Node, parent: Node) -> None:
         """A chain's beginning became known: its depths count from there."""
-        stack = [top]
+        if top.depth == parent.depth + top.size and top.scope.kind is not Kind.ORPHAN:
+            return
+        stack = [(top, parent.depth)]
         while stack:
-            node = stack.pop()
-            self._residency.withdraw(node)
-            node.depth += by
-            self._residency.refresh(node)
-            stack.extend(node.children())
+            node, base = stack.pop()
+            if node.depth != base + node.size:
+                self._residency.withdraw(node)
+                node.depth = base + node.size
+                self._residency.refresh(node)
+            stack.extend((child, node.depth) for child in node.children())

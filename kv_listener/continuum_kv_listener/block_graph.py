@@ -95,13 +95,19 @@ class Node:
     )
 
     def __init__(
-        self, key: NodeKey, parent: "Node | NodeKey | None", size: int, scope: Scope
+        self,
+        key: NodeKey,
+        parent: "Node | NodeKey | None",
+        *,
+        size: int,
+        depth: int,
+        scope: Scope,
     ) -> None:
         self.key = key
         self.parent = parent
         self.kids: Kids = None
         self.size = size
-        self.depth: int = parent.depth + size if isinstance(parent, Node) else size
+        self.depth = depth
         self.gpu = 0
         self.low = 0
         self.cut = False
@@ -187,13 +193,15 @@ class BlockGraph:
         node.alive = False
         parent, node.parent = node.parent, None
         if isinstance(parent, Node):
-            parent.kids = without_kid(parent.kids, node)
+            parent.kids = None if parent.kids is node else without_kid(parent.kids, node)
         elif parent is not None and parent in self._waiting:
             rest = without_kid(self._waiting[parent], node)
             if rest is None:
                 del self._waiting[parent]
             else:
                 self._waiting[parent] = rest
+        if node.kids is None:
+            return ()
         children = node.children()
         node.kids = None
         for child in children:

@@ -22,6 +22,7 @@ from continuum_kv_listener.engine_events import (
     Cleared,
     DropReason,
     EngineEvent,
+    Medium,
     Removed,
     Stored,
 )
@@ -85,8 +86,7 @@ class ChainTracker:
             asked = question(handle, path)
             if asked is None:
                 self._chains.inquiry.abandon(handle)
-                lost = next(node for node in path if node.tokens is None)
-                self._chains.mute(lost, Unattributed.TEXT_DROPPED)
+                self._chains.lose_text(next(node for node in path if node.tokens is None))
                 continue
             for node in path:  # in use: among the last to go when a limit is hit
                 self._chains.graph.touch(node)
@@ -193,18 +193,8 @@ class ChainTracker:
                 drops = _NOTHING  # counted once a chain
         else:
             scope = _SEALED  # not used: the blocks inherit their parent's
-        self._chains.store(
-            Run(
-                keys=keys,
-                parent=parent,
-                ends=ends,
-                tokens=event.tokens,
-                medium=event.medium,
-                scope=scope,
-                sealed=not fits,
-            ),
-            now,
-        )
+        run = Run(keys, parent, ends, event.tokens, event.medium, scope, not fits)
+        self._chains.store(run, now)
         return drops
 
     def _stored_again(self, keys: Sequence[NodeKey], event: Stored) -> tuple[DropReason, ...]:
@@ -222,15 +212,17 @@ class ChainTracker:
         if event.group in self._other_groups:
             self._ignored_group_events += 1
             return _NOTHING
-        drops = []
-        nodes = self._chains.graph.nodes
+        drops = _NOTHING
+        find = self._chains.graph.nodes.get
+        medium = event.medium
+        hot = medium is Medium.GPU
         for key in _keys(event.group, event.hashes):
-            node = nodes.get(key)
-            if node is None or not copies(node, event.medium):
-                drops.append(DropReason.UNKNOWN_BLOCK)
+            node = find(key)
+            if node is None or not (node.gpu if hot else copies(node, medium)):
+                drops = (*drops, DropReason.UNKNOWN_BLOCK)
             else:
-                self._chains.release(node, event.medium)
-        return tuple(drops)
+                self._chains.release(node, medium)
+        return drops
 
     def _wipe(self) -> None:
         self._chains.clear()

@@ -37,6 +37,8 @@ class Unattributed(StrEnum):
     NO_MATCH = "no_match"
     UNSUPPORTED_CONTENT = "unsupported_content"
 
+    __hash__ = str.__hash__  # Enum's own is Python code, and blocks are counted by reason
+
     @staticmethod
     def of(reason: UnattributedReason | None) -> "Unattributed":
         """The attributor's reason under its own name; ``PENDING`` when it gave none."""

@@ -56,3 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"continuum-kv-listener {__version__}"
     )
     return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

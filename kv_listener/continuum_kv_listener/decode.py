@@ -10,7 +10,7 @@ Origin of the tables: recordings of real engines, wire/README.md.
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgpack
 
@@ -25,7 +25,6 @@ from continuum_kv_listener.engine_events import (
     Tokens,
 )
 
-_BATCH = ("ts", "events", "rank")
 _BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
 
 _STORED_COMMON = (
@@ -53,7 +52,9 @@ _REMOVED: Mapping[str, Sequence[str]] = {
 }
 
 _FULL_ATTENTION_KINDS = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
-_MEDIA = {
+_MEDIA: Mapping[object, Medium] = {
+    None: Medium.GPU,
+    "": Medium.GPU,
     "GPU": Medium.GPU,
     "CPU": Medium.CPU,
     "CPU_PINNED": Medium.CPU,
@@ -64,8 +65,7 @@ _MEDIA = {
 _MASK64 = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedBatch:
+class DecodedBatch(NamedTuple):
     """The readable events of one message in their order, one reason for each unreadable one, and
     the data-parallel rank that it names (None when it names none)."""
 
@@ -88,14 +88,20 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
         )
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
-    if isinstance(batch, list):
-        batch = dict(zip(_BATCH, batch, strict=False))
-    if not isinstance(batch, dict) or not isinstance(batch.get("events"), list):
+    raws: object = None
+    rank: object = None
+    if isinstance(batch, list) and len(batch) > 1:  # [time stamp, events, rank, later fields]
+        raws = batch[1]
+        rank = batch[2] if len(batch) > 2 else None
+    elif isinstance(batch, dict):
+        raws = batch.get("events")
+        rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
+    if not isinstance(raws, list):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
     table = engine if engine in _STORED else "vllm"
     events: list[EngineEvent] = []
     drops: list[DropReason] = []
-    for raw in batch["events"]:
+    for raw in raws:
         try:
             event = _event(raw, table)
         except _MalformedError:
@@ -105,12 +111,8 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
             drops.append(DropReason.UNKNOWN_TAG)
         else:
             events.append(event)
-    rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
-    return DecodedBatch(
-        events=tuple(events),
-        drops=tuple(drops),
-        rank=rank if type(rank) is int and rank >= 0 else None,
-    )
+    known_rank = rank if type(rank) is int and rank >= 0 else None
+    return DecodedBatch(tuple(events), tuple(drops), known_rank)
 
 
 def _event(raw: object, table: str) -> EngineEvent | None:
@@ -118,19 +120,15 @@ def _event(raw: object, table: str) -> EngineEvent | None:
     if isinstance(raw, dict):
         tag = raw.get("type")
         fields: Mapping[object, object] = raw
-        values: Sequence[object] | None = None
     elif isinstance(raw, list) and raw:
-        tag, *values = raw
-        fields = {}
+        tag = raw[0]
+        slots = _STORED if tag == "BlockStored" else _REMOVED
+        fields = dict(zip(slots[table], raw[1:], strict=False))
     else:
         raise _MalformedError
     if tag == "BlockStored":
-        if values is not None:
-            fields = dict(zip(_STORED[table], values, strict=False))
         return _stored(fields)
     if tag == "BlockRemoved":
-        if values is not None:
-            fields = dict(zip(_REMOVED[table], values, strict=False))
         return Removed(
             hashes=_hashes(fields.get("block_hashes")),
             medium=_medium(fields.get("medium")),
@@ -147,11 +145,17 @@ def _stored(fields: Mapping[object, object]) -> Stored:
     get = fields.get
     parent = get("parent_block_hash")
     lora_id = get("lora_id")
-    lora_name = _text(get("lora_name"))
+    lora_name = get("lora_name")
+    if lora_name is not None:
+        lora_name = _text(lora_name)
+    cache_salt = get("cache_salt")
+    if cache_salt is not None:
+        cache_salt = _text(cache_salt)
     if lora_name is None and lora_id is not None:
         # an adapter without a name: no request can name it, so it may not count as the base model
         lora_name = f"lora_id:{_count(lora_id)}"
     group = _count(get("group_idx"))
+    extra_keys = get("extra_keys")
     return Stored(
         hashes=_hashes(get("block_hashes")),
         parent=None if parent is None else _hashes([parent])[0],
@@ -159,8 +163,8 @@ def _stored(fields: Mapping[object, object]) -> Stored:
         block_size=_count(get("block_size")),
         lora_name=lora_name,
         medium=_medium(get("medium")),
-        extra_keys=_extra_keys(get("extra_keys"), lora_id),
-        cache_salt=_text(get("cache_salt")),
+        extra_keys=() if extra_keys is None else _extra_keys(extra_keys, lora_id),
+        cache_salt=cache_salt,
         group=group,
         full_attention=_full_attention(
             group, get("kv_cache_spec_kind"), get("kv_cache_spec_sliding_window")
@@ -200,11 +204,11 @@ def _tokens(value: object) -> Tokens:
 
 def _count(value: object) -> int:
     """A non-negative int; absent counts as 0."""
+    if type(value) is int and value >= 0:
+        return value
     if value is None:
         return 0
-    if type(value) is not int or value < 0:
-        raise _MalformedError
-    return value
+    raise _MalformedError
 
 
 def _text(value: object) -> str | None:
@@ -222,19 +226,18 @@ def _text(value: object) -> str | None:
 
 def _medium(value: object) -> Medium:
     """Absent is the GPU; a tier that we do not know is one below it (decisions C13)."""
-    if value is None or value == "":
-        return Medium.GPU
-    if not isinstance(value, str):
-        raise _MalformedError
-    return _MEDIA.get(value) or _MEDIA.get(value.upper(), Medium.EXTERNAL)
+    if value is None or isinstance(value, str):
+        return _MEDIA.get(value) or Medium.EXTERNAL
+    raise _MalformedError
 
 
 def _extra_keys(value: object, lora_id: object) -> tuple[tuple[object, ...] | None, ...]:
-    """One entry a block. An adapter's number, where an engine puts it, is not an extra key."""
-    if value is None:
-        return ()
+    """One entry a block, nothing when all are empty. An adapter's number, where an engine puts it,
+    is not an extra key."""
     if not isinstance(value, list):
         raise _MalformedError
+    if value.count(None) == len(value):
+        return ()
     entries: list[tuple[object, ...] | None] = []
     for entry in value:
         if entry is None:

@@ -2,7 +2,10 @@
 
 ``decode.py`` makes these from msgpack; ``chain.py`` applies them. They hold token ids, so they live
 in this process only and are never logged (S0 "security", invariant 7 of design/chains.md): their
-representations show counts, not contents.
+representations leave contents out.
+
+``Stored`` and ``Removed`` are values like all others but not frozen: there is one for nearly every
+block, and freezing would cost a fifth of what a block may cost (tests/bench/bench_chain.py).
 """
 
 from array import array
@@ -45,7 +48,7 @@ class DropReason(StrEnum):
     DUPLICATE = "duplicate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Stored:
     """Blocks ``hashes`` now hold ``tokens``, each the child of the one before it.
 
@@ -67,7 +70,7 @@ class Stored:
     full_attention: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Removed:
     """One copy of each of these blocks on ``medium`` is gone."""
 

@@ -60,6 +60,11 @@ class DepthBag:
         else:
             del counts[value]
 
+    def move(self, old: int, new: int) -> None:
+        """One ``old``, which must be there, becomes one ``new``."""
+        self.remove(old)
+        self.add(new)
+
     def largest(self) -> int:
         """The largest value; the bag must not be empty."""
         heap = self._heap
@@ -128,6 +133,17 @@ class PrefixLedger:
                     continue
             entry = self._entries[key]
             (entry.hot if tier == HOT else entry.warm).remove(value)
+            if not entry.dirty:
+                entry.dirty = True
+                self._dirty.append(entry)
+
+    def move(self, scope: Scope, old: int, new: int) -> None:
+        """A hot leaf at depth ``old`` gave way to one at ``new`` on the same chain."""
+        if self._shared_head:
+            return  # the head of the path is where it was
+        for key in scope.keys:
+            entry = self._entries[key]
+            entry.hot.move(old, new)
             if not entry.dirty:
                 entry.dirty = True
                 self._dirty.append(entry)

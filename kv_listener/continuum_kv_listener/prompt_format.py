@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from continuum_kv_listener.attribution_types import UnattributedReason
-from continuum_kv_listener.prompt_literal import MISMATCH, PARTIAL, Literal, confirmed_end
+from continuum_kv_listener.prompt_literal import (
+    MISMATCH,
+    PARTIAL,
+    Literal,
+    confirmed_end,
+    opens_with_special,
+)
 from continuum_shared.prefix_key import KeyTag, KeyText, cut_utf8
 
 MEDIA_PLACEHOLDERS = (
@@ -102,12 +108,15 @@ class Parsed:
     """What a text says so far.
 
     ``complete`` means that no longer text could add a key. ``reason`` is only set when it is
-    complete and nothing was found although something should have been.
+    complete and nothing was found although something should have been. ``foreign`` means that the
+    text begins with a special as chats do, but as no chat of this format: another template, or a
+    plain prompt that was written so.
     """
 
     found: tuple[Found, ...] = ()
     complete: bool
     reason: UnattributedReason | None = None
+    foreign: bool = False
 
 
 def parse(prompt_format: PromptFormat, text: str, max_prefix_length: int) -> Parsed:
@@ -128,7 +137,9 @@ def parse(prompt_format: PromptFormat, text: str, max_prefix_length: int) -> Par
             reason = UnattributedReason.UNSUPPORTED_CONTENT
         elif not reading.matched:
             reason = UnattributedReason.NO_MATCH
-    return Parsed(found=tuple(found), complete=not reading.open, reason=reason)
+    return Parsed(
+        found=tuple(found), complete=not reading.open, reason=reason, foreign=reading.foreign
+    )
 
 
 def _first_end(prompt_format: PromptFormat, text: str, limit: int, key_text: KeyText) -> int:
@@ -151,6 +162,7 @@ class _Reading:
     open: bool = False
     matched: bool = False
     unsupported: bool = False
+    foreign: bool = False
     closed: int | None = None
 
     def absorb(self, other: "_Reading") -> None:
@@ -313,6 +325,8 @@ def _read_raw(
             text = text[:end]
         else:
             return
+    else:
+        reading.foreign = opens_with_special(text, start)
     raw = _Reading()
     _add_if_covered(raw, KeyTag.FIRST_MESSAGE, text[start:], limit)
     reading.absorb(raw)

@@ -109,6 +109,11 @@ def is_weak(text: str) -> bool:
     return not text.strip()
 
 
+def opens_with_special(text: str, start: int) -> bool:
+    """Whether a special such as ``<|system|>`` stands at ``start`` (white space before it or not)."""
+    return _OPENS_WITH_SPECIAL.match(text, start) is not None
+
+
 def lead_marker(text: str) -> str:
     """The shortest beginning of ``text`` that still marks a border: up to its first special."""
     found = _OPENS_WITH_SPECIAL.match(text)

@@ -8,18 +8,22 @@ batch, then an end marker whose sequence is eight bytes of 0xff::
     vLLM 0.23                  ["", sequence, payload]           end ["", ff x 8, ""]
 
 Frames are therefore read from the back. A request from beyond the newest batch is answered by the
-end marker alone (wire/README.md; decisions C17).
+end marker alone (wire/README.md; decisions C17). Numbers ascend; what does not fit costs itself and
+earns no patience, so that a wrong endpoint cannot hold up the live batches for ever.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 
 import zmq
 
 from continuum_kv_listener.engine_events import DropReason, RawBatch
+from continuum_kv_listener.sequence import MAX_SEQUENCE
+from continuum_kv_listener.sources.address_family import AddressFamily
 from continuum_kv_listener.sources.readable import Socket, wait_readable
 
 END = b"\xff" * 8
@@ -38,6 +42,14 @@ class ReplayFault(StrEnum):
     NO_ANSWER = "no_answer"
     CUT_SHORT = "cut_short"
     BAD_ENDPOINT = "bad_endpoint"
+
+
+class _Queue(Enum):
+    """What is left to read."""
+
+    EMPTY = auto()
+    MORE = auto()
+    ENDED = auto()
 
 
 class ReplayError(Exception):
@@ -74,6 +86,7 @@ class ReplayClient:
         self._context = context
         self._on_drop = on_drop
         self._clock = clock
+        self._family = AddressFamily(settings.endpoint)
 
     @asynccontextmanager
     async def ask(self, start: int) -> AsyncIterator[AsyncIterator[list[RawBatch]]]:
@@ -87,7 +100,7 @@ class ReplayClient:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.RCVHWM, RECEIVE_HIGH_WATER)
             socket.setsockopt(zmq.MAXMSGSIZE, self._settings.max_message_bytes)
-            socket.setsockopt(zmq.IPV6, int("[" in self._settings.endpoint))
+            socket.setsockopt(zmq.IPV6, int(self._family.ipv6))
             try:
                 socket.connect(self._settings.endpoint)
                 socket.send_multipart([b"", start.to_bytes(8, "big")], zmq.NOBLOCK)
@@ -104,37 +117,48 @@ class ReplayClient:
     async def _answers(self, socket: Socket) -> AsyncGenerator[list[RawBatch], None]:
         deadline = self._clock() + self._settings.first_answer
         fault = ReplayFault.NO_ANSWER
+        newest = -1
         while True:
-            chunk, ended, heard = self._take(socket)
+            chunk, state = self._take(socket, newest)
             if chunk:
+                newest = chunk[-1].seq
                 yield chunk
-            if ended:
+            if state is _Queue.ENDED:
                 return
             now = self._clock()
-            if heard:
+            if chunk:
                 deadline = now + self._settings.next_answer
                 fault = ReplayFault.CUT_SHORT
             elif now >= deadline:
+                if newest < 0:
+                    self._family.failed()
                 raise ReplayError(fault)
-            else:
+            elif state is _Queue.EMPTY:
                 await wait_readable((socket,), deadline - now)
+            else:
+                await asyncio.sleep(0)
 
-    def _take(self, socket: Socket) -> tuple[list[RawBatch], bool, bool]:
-        """What can be read now: batches, whether the end came, whether anything came."""
+    def _take(self, socket: Socket, newest: int) -> tuple[list[RawBatch], "_Queue"]:
+        """Some of what can be read now: batches above ``newest``, and what is left."""
         chunk: list[RawBatch] = []
-        heard = False
-        while len(chunk) < CHUNK:
+        for _ in range(CHUNK):
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                break
-            heard = True
+                return chunk, _Queue.EMPTY
             if len(frames) not in _LAYOUTS or len(frames[-2]) != len(END):
                 self._on_drop(DropReason.BAD_FRAMES)
-            elif frames[-2] == END:
-                return chunk, True, heard
+                continue
+            if frames[-2] == END:
+                return chunk, _Queue.ENDED
+            seq = int.from_bytes(frames[-2], "big")
+            if seq >= MAX_SEQUENCE:
+                self._on_drop(DropReason.BAD_FRAMES)
+            elif seq <= newest:
+                self._on_drop(DropReason.DUPLICATE)
             else:
-                seq = int.from_bytes(frames[-2], "big")
-                batch = RawBatch(source=self._settings.source, rank=0, seq=seq, payload=frames[-1])
-                chunk.append(batch)
-        return chunk, False, heard
+                newest = seq
+                chunk.append(
+                    RawBatch(source=self._settings.source, rank=0, seq=seq, payload=frames[-1])
+                )
+        return chunk, _Queue.MORE

@@ -44,8 +44,8 @@ class Residency:
     def born(self, node: Node, medium: Medium) -> None:
         """The first copy of a new node that was just linked and has no children yet.
 
-        The caller ends a run of new nodes with :meth:`refresh` of its last one: the others are no
-        leaves, and so cost nothing here.
+        The caller ends a run of new nodes with :meth:`grown`: all but the last are no leaves, and
+        so cost nothing here.
         """
         if medium is Medium.GPU:
             node.gpu = 1
@@ -62,8 +62,24 @@ class Residency:
         parent.live_kids += 1
         if node.gpu:
             parent.hot_kids += 1
-        if parent.bag:
+
+    def grown(self, parent: object, last: Node) -> None:
+        """A run of new nodes below ``parent`` (a node, or nothing known) ends at ``last``."""
+        if isinstance(parent, Node) and parent.bag:
+            if (
+                parent.bag == HOT
+                and parent.hot_kids
+                and parent.scope is last.scope
+                and last.gpu
+                and not last.bag
+                and not last.hot_kids
+            ):  # the usual growth: the leaf moves down its chain (a live parent: not cut)
+                self._ledger.move(last.scope, parent.depth, last.depth)
+                parent.bag = 0
+                last.bag = HOT
+                return
             self.refresh(parent)
+        self.refresh(last)
 
     def gain(self, node: Node, medium: Medium) -> None:
         """One more copy of a known node."""
@@ -81,10 +97,7 @@ class Residency:
             self.cut(node.children(), False)
 
     def lose(self, node: Node, medium: Medium) -> None:
-        """One copy less, of which there must be one. The node may be left without any."""
-        if medium is Medium.GPU and node.gpu > 1:
-            node.gpu -= 1
-            return
+        """One copy less, of which there must be one. A node with children may be left without."""
         was = _standing(node)
         if medium is Medium.GPU:
             node.gpu -= 1
@@ -107,16 +120,24 @@ class Residency:
 
     def leaving(self, node: Node) -> None:
         """The node is about to leave the graph: out of the ledger and its parent's counts."""
-        self.withdraw(node)
         parent = node.parent
         if node.cut or not isinstance(parent, Node) or node.scope.kind is Kind.SEALED:
+            self.withdraw(node)
             return
         if node.gpu:
             parent.live_kids -= 1
             parent.hot_kids -= 1
         elif node.low:
             parent.live_kids -= 1
-        if not parent.hot_kids:
+        if parent.hot_kids:
+            self.withdraw(node)
+        elif node.bag == HOT and parent.gpu and parent.scope is node.scope and not parent.bag:
+            # the usual end of a leaf: it moves up its chain (a live child's parent is not cut)
+            self._ledger.move(node.scope, node.depth, parent.depth)
+            node.bag = 0
+            parent.bag = HOT
+        else:
+            self.withdraw(node)
             self.refresh(parent)
 
     def cut(self, tops: tuple[Node, ...], gone: bool) -> None:

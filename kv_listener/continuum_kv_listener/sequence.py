@@ -9,6 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from enum import StrEnum
 
+MAX_SEQUENCE = 2**63
+"""No engine gets there: such a number is a mistake, and following it would lose all that come."""
 RESTART_WINDOW_SECONDS = 60.0
 SUSPICIOUS_RESTARTS = 3
 

@@ -9,7 +9,9 @@
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -64,6 +66,7 @@ class HttpSide:
         self._page = page
         self._metrics = metrics
         self._times = times or ServeTimes()
+        self._seats: Counter[str] = Counter()
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -91,9 +94,23 @@ class HttpSide:
         source = self._sources.get(request.match_info["backend"])
         if source is None:
             return _error(404, "no source has this backend_name")
-        stream = source.stream
-        if stream.subscribers >= MAX_SUBSCRIBERS:
+        name = request.match_info["backend"]
+        if self._seats[name] >= MAX_SUBSCRIBERS:
             return _error(503, "too many open streams on this source")
+        with self._seated(name):
+            return await self._stream(request, source)
+
+    @contextmanager
+    def _seated(self, name: str) -> Iterator[None]:
+        """One of a source's seats; taken before the first wait, so that a rush gets no more."""
+        self._seats[name] += 1
+        try:
+            yield
+        finally:
+            self._seats[name] -= 1
+
+    async def _stream(self, request: web.Request, source: Streamable) -> web.StreamResponse:
+        stream = source.stream
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",

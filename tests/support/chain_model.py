@@ -132,21 +132,33 @@ class ChainModel:
     def resident(self, path: Path) -> bool:
         return any(self.copies[path, medium] for medium in Medium)
 
-    def expected(self) -> dict[PrefixKey, tuple[int, bool]]:
+    def expected(self, *, shared_head: bool = False) -> dict[PrefixKey, tuple[int, bool]]:
         """(tokens, warm) of every prefix that some wholly resident path completes."""
-        hot: dict[PrefixKey, int] = {}
-        warm: dict[PrefixKey, int] = {}
+        hot: dict[PrefixKey, list[tuple[Path, Path]]] = {}
+        warm: dict[PrefixKey, list[tuple[Path, Path]]] = {}
         for path in self.paths():
             if not all(self.resident(path[:i]) for i in range(1, len(path) + 1)):
                 continue
-            tokens = tokens_of(path)
-            for _, key in completions(tokens)[0]:
+            for offset, key in completions(tokens_of(path))[0]:
+                ends = range(1, len(path) + 1)
+                head = next(path[:i] for i in ends if len(tokens_of(path[:i])) >= offset)
                 tier = hot if self.copies[path, Medium.GPU] else warm
-                tier[key] = max(tier.get(key, 0), len(tokens))
+                tier.setdefault(key, []).append((path, head))
+        worth = _shared_head if shared_head else _longest
         return {
-            **{key: (tokens, True) for key, tokens in warm.items()},
-            **{key: (tokens, False) for key, tokens in hot.items()},
+            **{key: (worth(found), True) for key, found in warm.items()},
+            **{key: (worth(found), False) for key, found in hot.items()},
         }
+
+
+def _longest(found: list[tuple[Path, Path]]) -> int:
+    return max(len(tokens_of(path)) for path, _ in found)
+
+
+def _shared_head(found: list[tuple[Path, Path]]) -> int:
+    heads = {head for _, head in found}
+    depth, base = max((len(tokens_of(head)), len(tokens_of(head[:-1]))) for head in heads)
+    return depth if len(heads) == 1 else max(1, base)
 
 
 class Reader:
@@ -229,7 +241,8 @@ def _audit_links(node: Node, nodes: dict, waiting: dict) -> None:
     if isinstance(parent, Node):
         assert nodes[parent.key] is parent
         assert node in parent.children()
-        assert node.depth == parent.depth + node.size
+        if parent.scope.kind is not Kind.ORPHAN:  # a chain of unknown beginning has no depth yet
+            assert node.depth == parent.depth + node.size
     elif parent is not None and parent not in nodes:
         kids = waiting[parent]
         assert node in (kids if isinstance(kids, dict) else (kids,))

@@ -4,7 +4,8 @@ The listener subscribes in one of two ways (decisions C26, C27). *Connect*: one 
 exactly one TCP connection; when that ends, what it had delivered is read to the end, the socket is
 dropped and a new one made after a delay. ZMQ's own reconnecting is not used, because it gives up
 for good after a protocol error (an oversized frame is one) and mixes two engine processes in one
-queue. *Bind*: engines connect to us; admission numbers each connection (``publisher_acl``).
+queue. *Bind*: engines connect to us; admission numbers each connection (``publisher_acl``) and the
+newest one is followed. When it ends while an older one lives on, that one is followed again.
 
 Frames of one message: ``[topic, sequence (8 bytes, big-endian), payload (msgpack)]``. Anything
 else costs itself and is counted as ``bad_frames``.
@@ -19,6 +20,9 @@ from zmq.utils.monitor import parse_monitor_message
 
 from continuum_kv_listener.config import ZmqMode
 from continuum_kv_listener.engine_events import DropReason, RawBatch
+from continuum_kv_listener.sequence import MAX_SEQUENCE
+from continuum_kv_listener.sources.address_family import AddressFamily
+from continuum_kv_listener.sources.bound_peers import BoundPeers
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, PublisherAcl
 from continuum_kv_listener.sources.readable import Socket, wait_readable
 from continuum_shared.backoff import Backoff
@@ -29,13 +33,14 @@ RECEIVE_HIGH_WATER = 10_000
 CONNECT_SECONDS = 5.0
 HEARTBEAT_SECONDS = 10.0
 DEAD_AFTER_SECONDS = 30.0
-MAX_SEQUENCE = 2**63
 NEVER_MS = 24 * 3600 * 1000
+NO_PUBLISHER = "what listens there is no ZMQ publisher"
 _SEQUENCE_BYTES = 8
 _FRAMES = 3
 
 _WATCHED = (
-    zmq.Event.HANDSHAKE_SUCCEEDED
+    zmq.Event.ACCEPTED
+    | zmq.Event.HANDSHAKE_SUCCEEDED
     | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
@@ -55,7 +60,7 @@ _CONNECTING_ENDED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkUp:
-    """A publisher is connected; ``session`` grows with each connection of this source."""
+    """A publisher is connected; ``session`` numbers this source's connections in their order."""
 
     session: int
 
@@ -116,14 +121,16 @@ class ZmqSource:
         self._desk = admission.desk if admission else None
         self._socket: Socket | None = None
         self._monitor: Socket | None = None
+        self._family = AddressFamily(settings.endpoint)
         self._reopen_at = 0.0
         self._give_up_at = 0.0
         self._session = 0
         self._admitted = 0
         self._up = False
         self._down = False
-        self._peers = 0
-        self._failed_handshakes = 0
+        self._strange = False
+        self._peers = BoundPeers()
+        self._lost_one = self._last_one = False
         if self._binds:
             if admission is None:
                 raise ValueError("a source that binds needs an admission rule")
@@ -137,7 +144,7 @@ class ZmqSource:
     @property
     def peers(self) -> int:
         """How many publishers are connected now; more than one shares the endpoint wrongly."""
-        return self._peers if self._binds else int(self._up)
+        return self._peers.count if self._binds else int(self._up)
 
     async def receive(self, timeout: float | None = None) -> list[SourceItem]:
         """The next items, in order; an empty list after ``timeout`` seconds without any."""
@@ -189,7 +196,7 @@ class ZmqSource:
         socket.setsockopt(zmq.HANDSHAKE_IVL, int(CONNECT_SECONDS * 1000))
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_SECONDS * 1000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(DEAD_AFTER_SECONDS * 1000))
-        socket.setsockopt(zmq.IPV6, int("[" in settings.endpoint))
+        socket.setsockopt(zmq.IPV6, int(self._family.ipv6))
         socket.setsockopt(zmq.SUBSCRIBE, settings.topic.encode("utf-8"))
         if self._binds:
             socket.setsockopt(zmq.ZAP_DOMAIN, settings.name.encode("utf-8"))
@@ -198,8 +205,8 @@ class ZmqSource:
             socket.setsockopt(zmq.CONNECT_TIMEOUT, int(CONNECT_SECONDS * 1000))
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self._socket = socket
-        self._up = self._down = False
-        self._peers = self._failed_handshakes = 0
+        self._up = self._down = self._strange = False
+        self._forget_peers()
         self._give_up_at = now + 2 * CONNECT_SECONDS
         try:
             if self._binds:
@@ -224,7 +231,11 @@ class ZmqSource:
             self._monitor.close(0)
         self._socket = self._monitor = None
         self._up = self._down = False
-        self._peers = 0
+        self._forget_peers()
+
+    def _forget_peers(self) -> None:
+        self._peers = BoundPeers()
+        self._lost_one = self._last_one = False
 
     def _take(self) -> list[SourceItem]:
         items: list[SourceItem] = []
@@ -233,15 +244,25 @@ class ZmqSource:
         self._take_link_events(items)
         drained = self._take_messages(self._socket, items)
         if self._binds:
+            # What the lost connection had delivered is read: the rest comes from who is left.
+            self._last_one = self._last_one or (self._lost_one and drained)
             return items
         if self._down and drained:
             was_up = self._up
-            self._fail(self.last_error or ("connection lost" if was_up else "connection refused"))
+            if not was_up:
+                self._family.failed()
+            self._fail(self._why_ended(was_up))
             if was_up:
                 items.append(LinkDown())
         elif not self._up and self._clock() >= self._give_up_at:
+            self._family.failed()
             self._fail("no answer")
         return items
+
+    def _why_ended(self, was_up: bool) -> str:
+        if was_up:
+            return "connection lost"
+        return NO_PUBLISHER if self._strange else "connection refused"
 
     def _take_link_events(self, items: list[SourceItem]) -> None:
         monitor = self._monitor
@@ -250,27 +271,29 @@ class ZmqSource:
                 frames = monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            event = int(parse_monitor_message(frames)["event"])
+            message = parse_monitor_message(frames)
+            event = int(message["event"])
             if self._binds:
-                self._on_bound_event(event, items)
+                self._on_bound_event(event, int(message["value"]), items)
             elif event == zmq.Event.HANDSHAKE_SUCCEEDED:
                 self._connected(items)
             elif event & _CONNECTING_ENDED:
+                # A refusal has no connection that could end.
+                if event & (zmq.Event.DISCONNECTED | _HANDSHAKE_FAILED):
+                    self._strange = True
                 self._down = True
 
-    def _on_bound_event(self, event: int, items: list[SourceItem]) -> None:
-        """Follow how many peers there are: a failed handshake ends in a disconnect of its own."""
-        if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-            self._peers += 1
+    def _on_bound_event(self, event: int, descriptor: int, items: list[SourceItem]) -> None:
+        """Follow who is connected; a failed handshake ends in a disconnect of its own."""
+        if event == zmq.Event.ACCEPTED:
+            self._peers.accepted(descriptor)
+        elif event == zmq.Event.HANDSHAKE_SUCCEEDED:
+            self._peers.shaken_hands()
+            self._lost_one = self._last_one = False
             self._joined(self._admitted, items)
-        elif event & _HANDSHAKE_FAILED:
-            self._failed_handshakes += 1
-        elif event == zmq.Event.DISCONNECTED:
-            if self._failed_handshakes:
-                self._failed_handshakes -= 1
-                return
-            self._peers = max(0, self._peers - 1)
-            if not self._peers and self._up:
+        elif event == zmq.Event.DISCONNECTED and self._peers.ended(descriptor):
+            self._lost_one = self._peers.count == 1
+            if not self._peers.count and self._up:
                 self._up = False
                 items.append(LinkDown())
 
@@ -295,15 +318,18 @@ class ZmqSource:
                     frames = self._receive_bound(socket, items)
                 else:
                     frames = socket.recv_multipart(zmq.NOBLOCK)
-                    # The monitor's word about the handshake may come a moment after the first
-                    # message; the connection is there all the same.
-                    self._connected(items)
             except zmq.Again:
                 return True
-            if frames is not None:
-                batch = self._read(frames)
-                if batch is not None:
-                    items.append(batch)
+            if frames is None:
+                continue
+            batch = self._read(frames)
+            if batch is not None:
+                if not self._binds:
+                    # The monitor's word about the handshake may come a moment after the first
+                    # message; the connection is there all the same. Not so for nonsense: what an
+                    # HTTP server says passes for messages of ZMQ's first protocol.
+                    self._connected(items)
+                items.append(batch)
         return False
 
     def _receive_bound(self, socket: Socket, items: list[SourceItem]) -> list[bytes] | None:
@@ -312,8 +338,11 @@ class ZmqSource:
         session = _session_of(parts[0])
         if session is not None:
             if session < self._session:
-                self._on_drop(DropReason.DUPLICATE)
-                return None
+                if not self._last_one:
+                    self._on_drop(DropReason.DUPLICATE)
+                    return None
+                self._up = False
+                self._session = session
             self._joined(session, items)
         return [part.bytes for part in parts]
 

@@ -1,5 +1,8 @@
 """The command's words and exit codes (J1)."""
 
+import subprocess
+import sys
+
 import pytest
 
 from continuum_kv_listener.cli import main
@@ -52,3 +55,15 @@ def test_the_version(capsys):
         main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out.startswith("continuum-kv-listener ")
+
+
+def test_the_module_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "continuum_kv_listener.cli", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("continuum-kv-listener ")
+    assert done.stderr == ""

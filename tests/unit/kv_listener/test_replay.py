@@ -175,3 +175,63 @@ async def test_a_cancelled_request_closes_its_socket(context, publisher):
     await asyncio.wait([task])
     assert task.cancelled()
     context.term()  # hangs if a socket were still open
+
+
+async def test_a_number_beyond_reason_costs_itself(context):
+    """Followed, it would make duplicates of every batch that comes."""
+    router = Scripted(
+        context,
+        [
+            [b"", b"t", (2**63).to_bytes(8, "big"), b"p"],
+            [b"", b"t", b"\xff" * 7 + b"\xfe", b"p"],
+            [b"", b"t", (4).to_bytes(8, "big"), b"good"],
+            [b"", b"t", (4).to_bytes(8, "big"), b"again"],
+            [b"", b"t", (3).to_bytes(8, "big"), b"before"],
+            [b"", b"", b"\xff" * 8, b""],
+        ],
+    )
+    drops: list[DropReason] = []
+    asker = client(context, f"tcp://127.0.0.1:{router.port}", drops)
+    assert await all_of(asker, 4) == [(4, b"good")]
+    assert drops == [DropReason.BAD_FRAMES] * 2 + [DropReason.DUPLICATE] * 2
+
+
+@pytest.mark.parametrize("frames", [[b"bad"], [b"t", (0).to_bytes(8, "big"), b"p"]])
+async def test_an_endpoint_that_talks_for_ever_is_left(context, frames):
+    """Live batches wait meanwhile, so neither nonsense nor repetition may hold the replay open."""
+    stop = threading.Event()
+    router = context.socket(zmq.ROUTER)
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+
+    def talk() -> None:
+        identity = router.recv_multipart()[0]
+        while not stop.is_set():
+            try:
+                router.send_multipart([identity, b"", *frames], zmq.NOBLOCK)
+            except zmq.ZMQError:
+                stop.wait(0.001)
+        router.close(0)
+
+    thread = threading.Thread(target=talk)
+    thread.start()
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(0.01)
+            longest = max(longest, loop.time() - before)
+
+    watcher = asyncio.get_running_loop().create_task(watch())
+    try:
+        asker = client(context, f"tcp://127.0.0.1:{port}", first_answer=0.5, next_answer=0.5)
+        async with asyncio.timeout(10):
+            with pytest.raises(ReplayError):
+                await all_of(asker, 0)
+    finally:
+        watcher.cancel()
+        stop.set()
+        thread.join(5)
+    assert longest < 0.4

@@ -239,6 +239,85 @@ async def test_only_the_newest_of_two_publishers_is_followed(bench):
     assert bench.drops == [DropReason.DUPLICATE]
 
 
+async def test_the_older_of_two_publishers_is_followed_again_when_the_newer_one_leaves(bench):
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    source = bench.source(endpoint, ZmqMode.BIND)
+    await source.receive(0)
+    old = bench.publisher(connect_to=endpoint)
+    await joined(source, old)
+    new = bench.publisher(connect_to=endpoint)
+    assert await collect(source, 1) == [LinkUp(session=2)]
+    new.close()
+    async with asyncio.timeout(5):
+        while source.peers != 1:
+            assert await source.receive(0.02) == []
+    old.publish_payload(b"old")
+    assert await collect(source, 2) == [
+        LinkUp(session=1),
+        RawBatch(source="s", rank=0, seq=0, payload=b"old"),
+    ]
+    third = bench.publisher(connect_to=endpoint)
+    assert await collect(source, 1) == [LinkUp(session=3)]
+    third.close()
+    old.close()
+    assert await collect(source, 1) == [LinkDown()]
+    assert bench.drops == []
+
+
+STRANGERS = {
+    "nothing": b"",
+    "http": b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n",
+    "half_a_greeting": b"\xff\0\0\0\0\0\0\0\x01\x7f",
+    "greeting": b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL" + b"\0" * 48,
+    "other_mechanism": b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0PLAIN" + b"\0" * 47,
+}
+
+
+@pytest.mark.parametrize("said", list(STRANGERS.values()), ids=list(STRANGERS))
+async def test_strangers_at_a_bound_port_do_not_take_the_publisher_away(bench, said):
+    """A port scanner's or load balancer's connection ends without a word about a handshake."""
+    port = free_port()
+    source = bench.source(f"tcp://127.0.0.1:{port}", ZmqMode.BIND)
+    await source.receive(0)
+    publisher = bench.publisher(connect_to=f"tcp://127.0.0.1:{port}")
+    await joined(source, publisher)
+    for _ in range(3):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(said)
+        await writer.drain()
+        assert await source.receive(0.05) == []
+        writer.close()
+        assert await source.receive(0.05) == []
+    assert source.peers == 1
+    publisher.publish_payload(b"zero")
+    assert await collect(source, 1) == [RawBatch(source="s", rank=0, seq=0, payload=b"zero")]
+
+
+async def test_an_http_server_is_no_publisher(bench):
+    """The commonest wrong port: its refusal passes for messages of ZMQ's first protocol."""
+
+    async def refuse(reader, writer):
+        answered.append(asyncio.current_task())
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 300\r\n\r\n" + b"x" * 300)
+        await writer.drain()
+        await asyncio.sleep(0.05)
+        writer.close()
+        await writer.wait_closed()
+
+    answered = []
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    source = bench.source(f"tcp://127.0.0.1:{port}", ZmqMode.CONNECT)
+    assert await source.receive(0.5) == []
+    assert not source.ever_connected
+    assert source.last_error == "what listens there is no ZMQ publisher"
+    assert set(bench.drops) == {DropReason.BAD_FRAMES}
+    source.close()
+    server.close()
+    await asyncio.wait(answered)
+
+
 async def test_ipv6(bench):
     endpoint = f"tcp://[::1]:{free_port()}"
     source = bench.source(endpoint, ZmqMode.BIND, await resolve_acl(("::1",), local=False))
