@@ -36,6 +36,7 @@ check: $(STAMP) ## lint, types, import directions, generated docs
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_config_docs.py --check
+	$(BIN)/python scripts/generate_metrics_docs.py --check
 
 fmt: $(STAMP) ## format and sort
 	$(BIN)/ruff check --fix .
@@ -43,6 +44,7 @@ fmt: $(STAMP) ## format and sort
 
 docs: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python scripts/generate_config_docs.py
+	$(BIN)/python scripts/generate_metrics_docs.py
 
 bench: $(STAMP) ## micro benchmarks of the pure parts
 	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done

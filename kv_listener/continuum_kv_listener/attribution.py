@@ -40,6 +40,7 @@ from continuum_shared.prefix_key import DEFAULT_MAX_PREFIX_LENGTH, KeyText, Pref
 MATCH_WINDOW = 50
 """Chains over which the match rate is taken (decisions C22)."""
 LEAST_MATCH_RATE = 0.5
+RESTART_SPACING = 10.0
 
 NOT_ANSWERING = "not calibrated: the engine does not answer /tokenize and /detokenize yet"
 NOT_SUPPORTED = (
@@ -109,10 +110,11 @@ class Attributor:
         )
         self._due: float | None = None
         self._busy = False
-        self._backoff = Backoff(1.0, 60.0, rng=rng)
+        # An engine takes minutes to load; once it is up its prompts should not wait for us.
+        self._backoff = Backoff(1.0, 10.0, rng=rng)
         self._refused_backoff = Backoff(60.0, 3600.0, rng=rng)
         self._drift_backoff = Backoff(60.0, 3600.0, rng=rng)
-        self._drift_not_before = float("-inf")
+        self._drift_not_before = self._restart_not_before = float("-inf")
         self._matches: deque[bool] = deque(maxlen=MATCH_WINDOW)
         self._drifting = False
         if prompt_format is None:
@@ -138,10 +140,11 @@ class Attributor:
     def engine_restarted(self, now: float) -> None:
         """Learn again: another process may serve another template. The old format stays till then.
 
-        Named formats stay as they are.
+        Named formats stay as they are. Restarts in quick succession (two publishers on one
+        endpoint look so) are learnt from once in :data:`RESTART_SPACING` seconds.
         """
         if self._state.attribution is not AttributionMode.FAMILY:
-            self._due = now
+            self._due = max(now, self._restart_not_before)
             self._backoff.reset()
 
     async def calibrate(self, now: float) -> CalibrationState:
@@ -149,6 +152,7 @@ class Attributor:
         if self._busy or self._state.attribution is AttributionMode.FAMILY:
             return self._state
         self._busy = True
+        self._restart_not_before = now + RESTART_SPACING
         try:
             await self._calibrate(now)
         finally:

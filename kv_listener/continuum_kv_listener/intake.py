@@ -105,6 +105,7 @@ class Intake:
         self.restarts = RestartLog()
         self.last_batch_at: float | None = None
         self.replay_failing = False
+        self.replay_foreign = False
         self._source = source
         self._replay = replay
         self._sink = sink
@@ -192,6 +193,9 @@ class Intake:
                 self._metrics.gaps.inc()
             await self._recover()
             verdict = self._sequence.live(raw.seq, mark)
+            if verdict is Verdict.BACKWARDS:
+                # A fresh replay says otherwise than the engine that we follow.
+                self._disown_replay()
             if verdict in (Verdict.GAP, Verdict.BACKWARDS):
                 # What an engine published before our first contact is not known to be missed.
                 known = self._sequence.last is not None
@@ -215,11 +219,30 @@ class Intake:
         self._metrics.lost.inc(missing)
 
     def _restart(self) -> None:
+        now = self._clock()
+        before = self.restarts.suspicious(now)
         self._sequence.restarted()
-        self.restarts.note(self._clock())
+        self.restarts.note(now)
         self._metrics.restarts.inc()
-        log.warning("Engine restarted", extra=fields(source=self._metrics.source))
+        if not self.restarts.suspicious(now):
+            log.warning("Engine restarted", extra=fields(source=self._metrics.source))
+        elif not before:
+            log.warning(
+                "Restarts come too fast to be restarts: are there two publishers on one endpoint?",
+                extra=fields(source=self._metrics.source),
+            )
         self._sink.restarted()
+
+    def _disown_replay(self) -> None:
+        """The replay endpoint is another engine's: forget what it said and ask it no more."""
+        self.replay_foreign = True
+        self._replay = None
+        self._unsettled = False
+        log.error(
+            "Replay endpoint belongs to another engine; it is not asked any more",
+            extra=fields(source=self._metrics.source),
+        )
+        self._restart()
 
     async def _settle(self) -> None:
         """After connecting: is it the same process, and what have we missed (C17, J6)?"""

@@ -110,7 +110,7 @@ def is_weak(text: str) -> bool:
 
 
 def opens_with_special(text: str, start: int) -> bool:
-    """Whether a special such as ``<|system|>`` stands at ``start`` (white space before it or not)."""
+    """Whether a special such as ``<|system|>`` stands at ``start``, white space aside."""
     return _OPENS_WITH_SPECIAL.match(text, start) is not None
 
 

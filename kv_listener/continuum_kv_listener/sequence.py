@@ -11,6 +11,8 @@ from enum import StrEnum
 
 MAX_SEQUENCE = 2**63
 """No engine gets there: such a number is a mistake, and following it would lose all that come."""
+MAX_REPLAYED = 10_000
+"""As many batches as an engine keeps for replays by default."""
 RESTART_WINDOW_SECONDS = 60.0
 SUSPICIOUS_RESTARTS = 3
 
@@ -43,7 +45,15 @@ class SequenceTracker:
     that comes twice be told from a restarted process that happens to be at the same number.
     """
 
-    __slots__ = ("_fingerprint", "_live", "_live_fingerprint", "_replayed_to", "anchor", "last")
+    __slots__ = (
+        "_fingerprint",
+        "_live",
+        "_live_fingerprint",
+        "_replayed",
+        "_replayed_to",
+        "anchor",
+        "last",
+    )
 
     def __init__(self) -> None:
         self.last: int | None = None
@@ -52,6 +62,8 @@ class SequenceTracker:
         self._live: int | None = None
         self._live_fingerprint = 0
         self._replayed_to: int | None = None
+        self._replayed: dict[int, int] = {}
+        """Fingerprints of replayed batches whose live twins may still come."""
 
     @property
     def next_wanted(self) -> int:
@@ -69,7 +81,7 @@ class SequenceTracker:
         when the first unconfirmed connection began.
         """
         self._live = None
-        self._replayed_to = None
+        self._forget_replayed()
         if self.last is not None and self.anchor is None:
             self.anchor = Anchor(seq=self.last, fingerprint=self._fingerprint)
 
@@ -82,14 +94,15 @@ class SequenceTracker:
         self.last = None
         self.anchor = None
         self._live = None
-        self._replayed_to = None
+        self._forget_replayed()
 
     def live(self, seq: int, fingerprint: int) -> Verdict:
         """Judge a batch that came over the live connection.
 
         Within a connection live numbers only grow, so an equal or smaller one is a restart
         (behind a forwarder), unless it is the very same batch. A number that only a replay has
-        delivered so far is a duplicate. Without any replay a known number is a restart.
+        delivered so far is a duplicate if its batch is the same; if not, the replay came from
+        another process. Without any replay a known number is a restart.
         """
         live = self._live
         if live is not None and seq <= live:
@@ -104,7 +117,7 @@ class SequenceTracker:
             return Verdict.GAP
         if self._replayed_to is None or seq > self._replayed_to:
             return Verdict.BACKWARDS
-        if seq == self.last and fingerprint != self._fingerprint:
+        if self._replayed.get(seq, fingerprint) != fingerprint:
             return Verdict.BACKWARDS
         self._saw_live(seq, fingerprint)
         return Verdict.DUPLICATE
@@ -114,8 +127,7 @@ class SequenceTracker:
         wanted = self.next_wanted
         if seq > wanted:
             return Verdict.GAP
-        if self._replayed_to is None or seq > self._replayed_to:
-            self._replayed_to = seq
+        self._saw_replayed(seq, fingerprint)
         if seq < wanted:
             return Verdict.DUPLICATE
         self._move(seq, fingerprint)
@@ -132,7 +144,7 @@ class SequenceTracker:
         """Take a replayed batch although the publisher no longer has those before it."""
         missing = self.missing_before(seq)
         self._move(seq, fingerprint)
-        self._replayed_to = seq
+        self._saw_replayed(seq, fingerprint)
         return missing
 
     def _move(self, seq: int, fingerprint: int) -> None:
@@ -142,6 +154,19 @@ class SequenceTracker:
     def _saw_live(self, seq: int, fingerprint: int) -> None:
         self._live = seq
         self._live_fingerprint = fingerprint
+        if self._replayed_to is not None and seq >= self._replayed_to:
+            self._replayed.clear()
+
+    def _saw_replayed(self, seq: int, fingerprint: int) -> None:
+        if self._replayed_to is None or seq > self._replayed_to:
+            self._replayed_to = seq
+        self._replayed[seq] = fingerprint
+        if len(self._replayed) > MAX_REPLAYED:
+            del self._replayed[next(iter(self._replayed))]
+
+    def _forget_replayed(self) -> None:
+        self._replayed_to = None
+        self._replayed.clear()
 
 
 class RestartLog:

@@ -184,6 +184,7 @@ class SourceRunner:
             restarts_suspicious=intake.restarts.suspicious(now),
             replay_endpoint=self.parts.replay_endpoint,
             replay_failing=intake.replay_failing,
+            replay_foreign=intake.replay_foreign,
             confirmed=intake.vouched,
         )
 

@@ -44,6 +44,7 @@ class OrderFacts:
     restarts_suspicious: bool = False
     replay_endpoint: str | None = None
     replay_failing: bool = False
+    replay_foreign: bool = False
     confirmed: bool = True
 
 
@@ -157,6 +158,11 @@ def _replay(facts: SourceFacts) -> Iterator[str]:
     order = facts.order
     if order.replay_failing:
         yield f"the replay endpoint {order.replay_endpoint} does not answer"
+    if order.replay_foreign:
+        yield (
+            f"the replay endpoint {order.replay_endpoint} answers for another engine and is not "
+            "asked any more: correct zmq_replay_endpoint and restart the listener"
+        )
     if not order.confirmed:
         yield "reconnected, but not yet known whether the engine has restarted"
     if order.lost:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import product
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -101,12 +101,12 @@ class Family(Generic[Child]):
         self.name = name
         self.text = text
         self.labels = tuple(labels)
-        self._domains = tuple(labels.values())
+        self.domains = tuple(labels.values())
         self._make = make
         self._metric = metric
         self.children: dict[tuple[str, ...], Child] = {}
-        if all(domain is not None for domain in self._domains):
-            for values in product(*(tuple(d) for d in self._domains if d is not None)):
+        if all(domain is not None for domain in self.domains):
+            for values in product(*(tuple(d) for d in self.domains if d is not None)):
                 self.children[tuple(v.value for v in values)] = make()
 
     def child(self, *values: str) -> Child:
@@ -119,15 +119,15 @@ class Family(Generic[Child]):
         found = self.children.get(key)
         if found is not None:
             return found
-        if len(key) != len(self._domains):
+        if len(key) != len(self.domains):
             raise ValueError(f"{self.name} takes the labels {', '.join(self.labels) or 'none'}")
-        for value, domain in zip(key, self._domains, strict=True):
+        for value, domain in zip(key, self.domains, strict=True):
             if domain is not None:
                 domain(value)
         if len(self.children) >= MAX_CHILDREN:
             key = tuple(
                 value if domain is not None else "other"
-                for value, domain in zip(key, self._domains, strict=True)
+                for value, domain in zip(key, self.domains, strict=True)
             )
             if key in self.children:
                 return self.children[key]
@@ -150,6 +150,7 @@ class Metrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self._collector = _FamilyCollector()
         self.registry.register(self._collector)
+        self._families: dict[str, Family[Any]] = {}
 
     def counter(
         self, name: str, text: str, labels: Mapping[str, LabelDomain] | None = None
@@ -183,12 +184,17 @@ class Metrics:
         """A counter whose samples are read from ``read`` at scrape time."""
         self._collector.add(name, lambda: _read_counter(name, text, labels, read))
 
+    def family(self, name: str) -> Family[Counter | Gauge | Histogram] | None:
+        """The declared family of this name; ``None`` for one that is read at scrape time."""
+        return self._families.get(name)
+
     def exposition(self) -> bytes:
         """Everything in Prometheus' text format; send it with :data:`CONTENT_TYPE`."""
         return generate_latest(self.registry)
 
     def _add(self, family: Family[Child]) -> Family[Child]:
         self._collector.add(family.name, family.collect)
+        self._families[family.name] = family
         return family
 
 

@@ -301,6 +301,19 @@ async def test_a_restart_of_the_engine_asks_for_calibration_and_keeps_the_format
     assert judge.ready
 
 
+async def test_a_storm_of_restarts_does_not_calibrate_without_end() -> None:
+    judge = await calibrated(InMemoryEngine())
+    due = []
+    for burst in (50.0, 50.3, 95.0):
+        for n in range(100):
+            judge.engine_restarted(burst + n / 1000)
+        asked_for = judge.next_calibration
+        assert asked_for is not None
+        due.append(round(asked_for, 3))
+        await judge.calibrate(asked_for)
+    assert due == [50.099, 60.099, 95.099]
+
+
 async def test_a_low_match_rate_asks_for_calibration_and_backs_off() -> None:
     engine = InMemoryEngine()
     judge = await calibrated(engine)
@@ -320,6 +333,34 @@ async def test_a_low_match_rate_asks_for_calibration_and_backs_off() -> None:
     due = judge.next_calibration
     assert due is not None
     assert 40.0 <= due <= 70.0
+
+
+@pytest.mark.parametrize("words", [3, 200], ids=["open_for_ever", "long_enough_for_a_key"])
+async def test_prompts_of_another_template_count_as_unmatched(words: int) -> None:
+    """They could be plain prompts, so they are never known to be no chat of this template."""
+    engine = InMemoryEngine()
+    judge = await calibrated(engine)
+    prompt = "<|system|>\n" + "You are a pirate. " * words + "</s>\n<|user|>\nHello there</s>\n"
+    strange = question(engine.tiny.encode(prompt))
+    plain = question(engine.tiny.encode("You are a pirate. " * words))
+    for _ in range(50):
+        await judge.judge(plain, 10.0)
+    assert judge.next_calibration is None
+    for _ in range(50):
+        await judge.judge(strange, 10.0)
+    assert judge.next_calibration == 10.0
+    assert attribution.LOW_MATCH_RATE in judge.state.warnings
+
+
+async def test_an_answer_without_text_is_none() -> None:
+    """Believed, it would leave the path pending until it grows."""
+    engine = InMemoryEngine()
+    judge = await calibrated(engine)
+    asked = question(engine.tiny.encode_chat(chat(("system", SYSTEM), ("user", "Hi " * 20))))
+    engine.tiny.decode = lambda tokens: ""  # type: ignore[method-assign]
+    with pytest.raises(EngineError) as caught:
+        await judge.judge(asked, 0.0)
+    assert caught.value.fault is EngineFault.BAD_ANSWER
 
 
 async def test_no_text_or_token_is_in_an_error_or_state() -> None:

@@ -305,6 +305,27 @@ async def test_backwards_is_a_restart(rig):
     assert rig.intake.restarts.total == 1
 
 
+@pytest.mark.parametrize(
+    ("first", "kept"),
+    [(0, ["3-a", "4-a"]), (2, ["2-a", "3-a", "5-a", "6-a"])],
+    ids=["from_zero", "later"],
+)
+async def test_a_replay_endpoint_of_another_engine_is_disowned(rig, first, kept):
+    """A copied line of the file: the other engine's blocks must not be announced as ours."""
+    rig.engine.has(*range(9), life="other")
+    await rig.source.feed(UP)
+    await rig.source.feed(raw(first), raw(first + 1), raw(first + 3), raw(first + 4))
+    last_purge = len(rig.sink.log) - 1 - rig.sink.log[::-1].index("PURGE")
+    assert rig.sink.log[last_purge + 1 :] == kept
+    assert rig.intake.replay_foreign
+    asked = len(rig.engine.requests)
+    await rig.source.feed(DOWN, UP, raw(first + 7))
+    assert rig.sink.log[-1] == f"{first + 7}-a"
+    assert len(rig.engine.requests) == asked
+    assert rig.intake.vouched
+    assert rig.source.timeouts[-1] is None
+
+
 async def test_without_replay_a_reconnect_keeps_what_is_known(plain):
     await plain.source.feed(UP, raw(0), raw(1))
     await plain.source.feed(DOWN, UP, raw(2))
@@ -331,6 +352,20 @@ async def test_an_oversized_batch_keeps_its_place(rig):
     assert rig.sink.log == ["0-a", "2-a"]
     assert rig.sink.drops == [DropReason.OVERSIZED]
     assert rig.intake.gaps == 0
+
+
+async def test_restarts_that_come_too_fast_are_logged_once(plain, caplog):
+    """Two publishers behind one forwarder would else write a line for every message."""
+    await plain.source.feed(UP, raw(0))
+    for n in range(40):
+        await plain.source.feed(raw(0, life=f"life-{n}"))
+    said = [record.message for record in caplog.records if "estart" in record.message]
+    assert said == ["Engine restarted"] * 3 + [
+        "Restarts come too fast to be restarts: are there two publishers on one endpoint?"
+    ]
+    plain.now += 61
+    await plain.source.feed(raw(0, life="later"))
+    assert caplog.records[-1].message == "Engine restarted"
 
 
 async def test_more_than_three_restarts_a_minute(rig):

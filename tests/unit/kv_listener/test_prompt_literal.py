@@ -10,6 +10,7 @@ from continuum_kv_listener.prompt_literal import (
     confirmed_end,
     first_marker_after,
     lead_marker,
+    opens_with_special,
     structural_prefix,
 )
 
@@ -116,3 +117,18 @@ def test_text_that_may_begin_a_marker_is_not_confirmed(
     text: str, start: int, markers: tuple[str, ...], expected: int
 ) -> None:
     assert confirmed_end(text, start, markers) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "expected"),
+    [
+        ("<|system|>\nYou", 0, True),
+        ("\n[INST] You", 0, True),
+        ("You are <|system|>", 0, False),
+        ("<s><|system|>", 3, True),
+        ("a < b", 0, False),
+        ("", 0, False),
+    ],
+)
+def test_what_opens_with_a_special(text: str, start: int, expected: bool) -> None:
+    assert opens_with_special(text, start) is expected

@@ -2,7 +2,12 @@
 
 import pytest
 
-from continuum_kv_listener.sequence import RestartLog, SequenceTracker, Verdict
+from continuum_kv_listener.sequence import (
+    MAX_REPLAYED,
+    RestartLog,
+    SequenceTracker,
+    Verdict,
+)
 
 N, D, G, B = Verdict.NEXT, Verdict.DUPLICATE, Verdict.GAP, Verdict.BACKWARDS
 
@@ -66,6 +71,14 @@ CASES = {
         [("replayed", 0), ("replayed", 1), ("live", 1, 5)],
         [N, N, B],
     ),
+    "an older replayed number comes live with another payload": (
+        [("replayed", 0), ("replayed", 1), ("replayed", 2), ("live", 1, 5)],
+        [N, N, N, B],
+    ),
+    "older replayed numbers come live as they were": (
+        [("replayed", 0), ("replayed", 1), ("replayed", 2), ("live", 1), ("live", 2), ("live", 3)],
+        [N, N, N, D, D, N],
+    ),
     "after a restart everything is new": (
         [("live", 0), ("live", 1), ("restart",), ("live", 0), ("live", 1)],
         [N, N, N, N],
@@ -90,6 +103,14 @@ def test_there_is_no_anchor_before_anything_is_known():
     _, tracker = run([("connect",)])
     assert tracker.anchor is None
     assert tracker.next_wanted == 0
+
+
+def test_fingerprints_of_replayed_batches_are_bounded():
+    tracker = SequenceTracker()
+    for seq in range(MAX_REPLAYED + 5):
+        tracker.replayed(seq, seq)
+    assert tracker.live(4, 99) is D
+    assert tracker.live(5, 99) is B
 
 
 def test_next_wanted_and_missing():

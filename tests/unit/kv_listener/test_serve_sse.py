@@ -33,9 +33,12 @@ class Source:
             history=history,
         )
         self.waited: list[float] = []
+        self.settling: asyncio.Event | None = None
 
     async def settled(self, timeout: float) -> None:
         self.waited.append(timeout)
+        if self.settling is not None:
+            await self.settling.wait()
 
 
 class Served:
@@ -124,17 +127,25 @@ async def test_closing_the_stream_ends_the_answer_cleanly(served):
     assert served.count('stream_ends_total{end="shutdown",source="s"}') == 1
 
 
-async def test_too_many_streams_are_refused(served):
-    for _ in range(MAX_SUBSCRIBERS):
-        served.source.stream.subscribe(None)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(served.base + "/events/s") as response,
-    ):
-        assert response.status == 503
-        assert (await response.json())["error"]["message"] == (
+async def test_too_many_streams_are_refused_even_when_they_come_at_once(served):
+    """All are there before the first of them is a subscriber: the source is still settling."""
+    served.source.settling = asyncio.Event()
+    url = served.base + "/events/s"
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        answers = await asyncio.gather(*(session.get(url) for _ in range(MAX_SUBSCRIBERS + 3)))
+        refused = [answer for answer in answers if answer.status == 503]
+        assert len(refused) == 3
+        assert (await refused[0].json())["error"]["message"] == (
             "too many open streams on this source"
         )
+        served.source.settling.set()
+        await until(lambda: served.source.stream.subscribers == MAX_SUBSCRIBERS)
+        for answer in answers:
+            answer.close()
+        await until(lambda: served.source.stream.subscribers == 0)
+        async with session.get(url) as again:
+            assert again.status == 200
 
 
 class SlowClient:

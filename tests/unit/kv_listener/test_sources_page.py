@@ -142,6 +142,13 @@ CASES = {
             "reconnected, but not yet known whether the engine has restarted",
         ],
     ),
+    "replay endpoint of another engine": (
+        order(replay_foreign=True),
+        [
+            "the replay endpoint tcp://10.0.0.5:5558 answers for another engine and is not asked "
+            "any more: correct zmq_replay_endpoint and restart the listener",
+        ],
+    ),
     "lost batches": (
         order(lost=7),
         ["7 batches were lost and not replayed: what they said is missing"],
