@@ -125,3 +125,10 @@ async def test_it_can_be_opened_again_after_a_failure(transport):
         with pytest.raises(FeedError):
             await read(t.feed)
         assert await read(t.feed) == b": ok\n\n"
+
+
+async def test_reachable_tells_whether_somebody_listens(transport):
+    async with transport(lambda r: stream(r, b"")) as t:
+        assert await t.feed.reachable()
+        assert t.asked() == []
+    assert not await t.feed.reachable()

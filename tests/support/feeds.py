@@ -22,6 +22,7 @@ class ScriptedFeed:
         self.asked: list[str | None] = []
         self.open_now = 0
         self.played = asyncio.Event()
+        self.looks: list[bool] = []
 
     @asynccontextmanager
     async def open(self, last_event_id: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -38,6 +39,10 @@ class ScriptedFeed:
                 yield pieces
         finally:
             self.open_now -= 1
+
+    async def reachable(self) -> bool:
+        """The next of ``looks``; nobody is there when they are used up."""
+        return self.looks.pop(0) if self.looks else False
 
     async def _play(self, steps: list[Step]) -> AsyncGenerator[bytes, None]:
         for step in steps:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from continuum_router.kv_index.apply import OffloadPolicy, next_tier
-from continuum_router.kv_index.feeds import EventFeed, FeedError
+from continuum_router.kv_index.feeds import EventFeed, FeedError, FeedFault
 from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.staging import Staging
 from continuum_shared.backoff import Backoff
@@ -35,6 +35,8 @@ log = logging.getLogger("continuum_router.kv_index")
 
 BACKOFF_INITIAL = 1.0
 BACKOFF_MAXIMUM = 60.0
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks whether a listener that was away accepts connections again."""
 SNAPSHOT_PATIENCE = 2.0
 """Seconds after which an incomplete snapshot is swapped in as far as it came (C28)."""
 
@@ -164,17 +166,32 @@ class KvEventConsumer:
     async def run(self) -> None:
         """Follow the stream for ever, across its breaks. Ends only by cancellation."""
         while True:
+            away = False
             try:
                 await self._follow()
                 reason = "ended"
             except FeedError as error:
                 reason = str(error)
+                away = error.fault is FeedFault.CONNECT
             except SseOverflow as error:
                 self._counters.dropped[EventDrop.OVERSIZED].value += 1
                 reason = f"oversized {error.where}"
             self._tell_lost(reason)
-            await self._sleep(self._backoff.next())
+            await self._pause(self._backoff.next(), away=away)
             self._counters.reconnects.value += 1
+
+    async def _pause(self, delay: float, *, away: bool) -> None:
+        """Wait ``delay`` seconds; shorter when a listener that was ``away`` is back.
+
+        The growing delay (C31) spares a listener that answers and is in trouble. One that accepts
+        no connection has nothing to be spared, and its return should not be noticed a minute late.
+        """
+        while delay > 0:
+            step = min(delay, LOOK_INTERVAL) if away else delay
+            await self._sleep(step)
+            delay -= step
+            if away and delay > 0 and await self._feed.reachable():
+                return
 
     async def _follow(self) -> None:
         """One connection, from opening to its end."""

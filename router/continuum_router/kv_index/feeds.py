@@ -5,6 +5,7 @@ The consumer sees an :class:`EventFeed`; the pull form over HTTP is :class:`SseF
 as a :class:`FeedError` with a closed reason.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -12,8 +13,10 @@ from enum import StrEnum
 from typing import Protocol
 
 import aiohttp
+from yarl import URL
 
 CONNECT_TIMEOUT = 10.0
+REACH_TIMEOUT = 1.0
 IDLE_TIMEOUT = 30.0
 """Seconds without a byte after which a stream is dead: three heartbeats of the listener."""
 
@@ -52,6 +55,9 @@ class EventFeed(Protocol):
         ``last_event_id`` is where to go on; ``None`` asks for a snapshot. Entering the context and
         iterating raise :class:`FeedError`; leaving it closes the connection.
         """
+
+    async def reachable(self) -> bool:
+        """Whether somebody accepts connections there now. Never raises, asks for nothing."""
 
 
 def event_session() -> aiohttp.ClientSession:
@@ -101,6 +107,18 @@ class SseFeed:
                 yield pieces
         finally:
             response.close()
+
+    async def reachable(self) -> bool:
+        """See :class:`EventFeed`: a bare TCP connection, closed at once."""
+        url = URL(self._endpoint)
+        try:
+            async with asyncio.timeout(REACH_TIMEOUT):
+                _, writer = await asyncio.open_connection(url.host, url.port)
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            return False
+        return True
 
     async def _get(self, headers: dict[str, str]) -> aiohttp.ClientResponse:
         try:

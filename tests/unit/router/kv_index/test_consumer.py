@@ -250,9 +250,22 @@ class TestResuming:
 
 class TestBackoff:
     async def test_it_doubles_while_nothing_arrives(self):
-        rig = Rig(*[[FeedError(FeedFault.CONNECT)]] * 8)
+        rig = Rig(*[[FeedError(FeedFault.STATUS, 503)]] * 8)
         await rig.play()
         assert rig.slept == [1, 2, 4, 8, 16, 32, 60, 60]
+
+    async def test_a_listener_that_is_away_gets_the_same_time_in_all(self):
+        rig = Rig(*[[FeedError(FeedFault.CONNECT)]] * 8)
+        await rig.play()
+        assert sum(rig.slept) == 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60
+        assert set(rig.slept) == {1}
+
+    async def test_a_listener_that_is_back_is_noticed_within_a_second(self):
+        rig = Rig(*[[FeedError(FeedFault.CONNECT)]] * 4)
+        # The first wait is as short as a look, the second has one, the third ends at its third.
+        rig.feed.looks = [False, False, False, True]
+        await rig.play()
+        assert rig.slept == [1, 1, 1, 1, 1, 1, *[1] * 8]
 
     async def test_a_record_starts_it_anew(self):
         down = [FeedError(FeedFault.STATUS, 503)]
