@@ -287,6 +287,17 @@ class UpstreamTimeout(RouterError):
     default_message = "The backend did not answer in time."
 
 
+def forget_frames(err: BaseException | None) -> None:
+    """Drop the tracebacks of a handled error and of its causes.
+
+    A traceback refers to frames, frames to the error and to the whole request: a cycle that would
+    keep bodies in memory until the cycle collector comes. To be called once nobody raises it again.
+    """
+    while err is not None:
+        err.__traceback__ = None
+        err = err.__cause__ or err.__context__
+
+
 def to_openai(err: RouterError, request_id: str) -> tuple[int, dict[str, object]]:
     """Return status and JSON body of an OpenAI error object.
 

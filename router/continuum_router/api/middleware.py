@@ -24,6 +24,7 @@ from continuum_router.errors import (
     MethodNotAllowed,
     NotFound,
     RouterError,
+    forget_frames,
     to_openai,
 )
 from continuum_router.runtime import Runtime
@@ -112,12 +113,16 @@ class Edge:
             except RouterError as err:
                 status = err.status
                 response = self._refuse(err, request, scope)
+                forget_frames(err)
             except Exception as err:  # noqa: BLE001 - the edge is where defects of ours end
                 self._report_defect(err, scope)
                 status = 500
                 response = self._refuse(InternalError(), request, scope)
             finally:
                 self._account(scope, route, status)
+                # The sink refers back to the scope, the error through its traceback to this frame:
+                # the request, body and all, would stay until the cycle collector comes.
+                scope.sink = scope.error = None
             return response
 
     def unparsed(self, method: str) -> web.Response:

@@ -19,6 +19,7 @@ from continuum_router.errors import (
     ModelNotFound,
     NoBackend,
     Stage,
+    forget_frames,
 )
 from continuum_router.providers.prepare import Preparer
 from continuum_router.routing.selector import Choice, Selector
@@ -94,10 +95,13 @@ class _Run:
         except AttemptFailure as failure:
             outcome.ended = Ended.UPSTREAM_CUT if self.call.sink.started else Ended.FAILED
             await self._fail(failure)
+            forget_frames(failure)
         else:
             outcome.ended = Ended.COMPLETE
         finally:
             outcome.usage = self.usage.read()
+            # It refers back to us: nothing of a request may wait for the cycle collector.
+            self.relay = None
 
     async def _until_answered(self) -> None:
         while True:
@@ -148,6 +152,7 @@ class _Run:
                 again = self._decide(failure, choice)
                 if again is None:
                     raise
+                forget_frames(failure)
             finally:
                 if self.deadlines.expired and self.deadlines.backend_owes:
                     result = AttemptResult.FAILED
