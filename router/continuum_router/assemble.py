@@ -32,6 +32,7 @@ from continuum_router.kv_index.consumer import (
 )
 from continuum_router.kv_index.feeds import SseFeed, event_session
 from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
+from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
@@ -66,6 +67,7 @@ class State:
     dispatch: DispatchState
     upstream: UpstreamPool
     kv: KvIndex
+    lookup: IndexLookup | None
     scorer: KvScorer | None
     catalog: Catalog
     round_robin: RoundRobin = field(default_factory=RoundRobin)
@@ -115,6 +117,7 @@ def build_state(config: Config) -> State:
         dispatch=dispatch,
         upstream=upstream,
         kv=kv,
+        lookup=IndexLookup(kv, metrics, clock=time.monotonic) if index_on else None,
         scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
     )
@@ -147,7 +150,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             max_prefix_length=config.prefix_routing.max_prefix_length,
         ),
         dispatcher=dispatcher,
-        kv=state.kv,
+        lookup=state.lookup,
         catalog=state.catalog,
         trusted_proxies=TrustedProxies(config.server.trusted_proxies),
         # Nobody is authenticated in this version, so `authenticated` means nobody.

@@ -11,7 +11,7 @@ No message repeats the client's text: error texts reach logs.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NoReturn
 
@@ -91,8 +91,8 @@ class ChatRequest:
     """
 
     endpoint: Endpoint
-    raw: bytes
-    body: Mapping[str, object]
+    raw: bytes = field(repr=False)
+    body: Mapping[str, object] = field(repr=False)
     model: str
     stream: bool
     prefix: PrefixKey | None

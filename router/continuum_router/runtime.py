@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from continuum_router.config.root import Config
-from continuum_router.kv_index.index import KvIndex
+from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.models.catalog import Catalog
 from continuum_router.providers.prepare import TrustedProxies
 from continuum_router.request import RequestRules
@@ -21,14 +21,15 @@ class Snapshot:
     """Everything that a request needs, made from one configuration.
 
     `routing_headers` says whether callers see who served them (decisions H6). `max_body_bytes`
-    bounds a request body. `generation` grows with each configuration.
+    bounds a request body. `lookup` asks the KV index, None without one. `generation` grows with
+    each configuration.
     """
 
     config: Config
     generation: int
     request_rules: RequestRules
     dispatcher: Dispatcher
-    kv: KvIndex
+    lookup: IndexLookup | None
     catalog: Catalog
     trusted_proxies: TrustedProxies
     routing_headers: bool

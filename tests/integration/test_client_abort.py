@@ -154,3 +154,22 @@ async def test_a_thousand_aborts_at_random_points_leave_nothing_behind() -> None
             }
             assert results["failed"] == 0
             assert results["client_gone"] > 100
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ahead", ["many requests", "a long body"])
+async def test_leaving_with_more_sent_ahead_than_is_read(stream: bool, ahead: str) -> None:
+    follow = {
+        "many requests": b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" * 1000,
+        "a long body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n"
+        + b"x" * 1_500_000,
+    }[ahead]
+    async with scripted(hangs()) as backend, running(edge_config([backend.url])) as edge:
+        await _leave_after(edge, _request(stream) + follow, 0.2, reset=False)
+        left_at = asyncio.get_running_loop().time()
+        await edge.settled()
+        async with asyncio.timeout(1):
+            while not backend.left:
+                await asyncio.sleep(0.005)
+        assert backend.left[0] - left_at < 1.0
+        assert edge.in_flight() == 0

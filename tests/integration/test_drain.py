@@ -32,6 +32,7 @@ async def test_readiness() -> None:
             edge.router.runtime.draining = True
             answer = await edge.get("/health/ready")
             assert (answer.status, answer.json) == (503, {"status": "draining"})
+            assert answer.headers["Connection"] == "close"
             writer.close()
 
 

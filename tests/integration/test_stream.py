@@ -81,6 +81,17 @@ async def test_a_backend_that_dies_in_a_stream_gives_an_error_event_and_one_call
     assert len(backend.requests) == 1
 
 
+async def test_a_stream_of_announced_length_still_ends_with_a_whole_error_event() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 90\r\n\r\n"
+    async with scripted(breaks_after(head, sse(EVENTS[0]))) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            answer = await edge.stream()
+            await edge.settled()
+    assert answer.body.startswith(sse(EVENTS[0]))
+    last = answer.body.removeprefix(sse(EVENTS[0]))
+    assert json.loads(last.removeprefix(b"data: "))["error"]["status"] == 502
+
+
 async def test_an_error_as_first_event_becomes_a_status() -> None:
     error = '{"error":{"message":"too long","type":"BadRequestError","code":400}}'
     async with scripted(streams(error)) as backend, running(edge_config([backend.url])) as edge:

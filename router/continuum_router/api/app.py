@@ -18,6 +18,7 @@ from aiohttp.web_protocol import RequestHandler
 
 from continuum_router.api.chat import Generate
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
+from continuum_router.api.hangup_watch import HangupWatch
 from continuum_router.api.middleware import ActiveCount, Edge, Route, Routes
 from continuum_router.api.models import Models
 from continuum_router.api.ops import Exposition, Health, Ready
@@ -47,11 +48,17 @@ class EdgeRequest(web.BaseRequest):
 class EdgeProtocol(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_edge",)
+    __slots__ = ("_edge", "_hangup")
 
     def __init__(self, server: "EdgeServer", edge: Edge, **kwargs: object) -> None:
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
         self._edge = edge
+        self._hangup = HangupWatch()
+
+    def _pause_transport_reading(self) -> None:
+        super()._pause_transport_reading()
+        if self.transport is not None:
+            self._hangup.start(self.transport, self._loop)
 
     def data_received(self, data: bytes) -> None:
         """Take the client's next bytes.
@@ -123,14 +130,14 @@ class EdgeServer(web.Server):
         return EdgeRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
-def make_routes(runtime: Runtime, metrics: Metrics, clock: Callable[[], float]) -> Routes:
+def make_routes(runtime: Runtime, metrics: Metrics) -> Routes:
     """Every path of the edge. Management paths do not exist (decisions J20)."""
 
     def generate(endpoint: Endpoint) -> dict[str, Route]:
         return {
             "POST": Route(
                 endpoint=EndpointLabel(endpoint.value),
-                handler=Generate(runtime, endpoint, clock=clock),
+                handler=Generate(runtime, endpoint),
                 api=True,
                 cacheable=True,
                 generates=True,
@@ -164,7 +171,7 @@ def make_server(
     """Return the server for a runtime. To be called with the loop running."""
     edge = Edge(
         runtime=runtime,
-        routes=make_routes(runtime, metrics, clock),
+        routes=make_routes(runtime, metrics),
         metrics=edge_metrics,
         active=active,
         clock=clock,

@@ -1,7 +1,6 @@
 """POST /v1/chat/completions and /v1/completions: the stops of architecture section 4, in order."""
 
 import logging
-from collections.abc import Callable
 
 from aiohttp import web
 
@@ -18,12 +17,11 @@ log = logging.getLogger("continuum_router.access")
 
 
 class Generate:
-    """Handler of one generating endpoint. `clock` is monotonic seconds."""
+    """Handler of one generating endpoint."""
 
-    def __init__(self, runtime: Runtime, endpoint: Endpoint, *, clock: Callable[[], float]) -> None:
+    def __init__(self, runtime: Runtime, endpoint: Endpoint) -> None:
         self._runtime = runtime
         self._endpoint = endpoint
-        self._clock = clock
 
     async def __call__(self, request: web.BaseRequest, scope: Scope) -> web.StreamResponse:
         """Answer one request from one snapshot. Raises RouterError for what is refused."""
@@ -40,9 +38,9 @@ class Generate:
         if log.isEnabledFor(logging.DEBUG):
             start = fields(request_id=scope.request_id, route=scope.route, model=parsed.model)
             log.debug("Starting request with retry support", extra=start)
-        holdings = (
-            snap.kv.holdings(parsed.prefix, self._clock()) if parsed.prefix is not None else None
-        )
+        holdings = None
+        if snap.lookup is not None and parsed.prefix is not None:
+            holdings = snap.lookup.holdings(parsed.prefix)
         sink = scope.sink = WebSink(
             request, more_headers=scope.headers, closing=lambda: self._runtime.draining
         )

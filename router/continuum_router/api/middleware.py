@@ -101,6 +101,8 @@ class Edge:
                 route = self._find(request, scope)
                 response = await route.handler(request, scope)
                 status = response.status
+                if self._runtime.draining:
+                    response.force_close()
             except asyncio.CancelledError:
                 if self._runtime.stopping:
                     scope.outcome.ended, status = Ended.SHUTDOWN, 503
@@ -141,12 +143,11 @@ class Edge:
         if methods is None:
             raise NotFound
         scope.route = path
-        route = methods.get(request.method)
-        if route is None:
-            scope.endpoint = next(iter(methods.values())).endpoint
-            raise MethodNotAllowed(headers={"Allow": ", ".join(methods)})
+        route = methods.get(request.method) or next(iter(methods.values()))
         scope.endpoint = route.endpoint
         scope.cacheable = route.cacheable
+        if request.method not in methods:
+            raise MethodNotAllowed(headers={"Allow": ", ".join(methods)})
         return route
 
     def _refuse(self, err: RouterError, request: web.BaseRequest, scope: Scope) -> web.Response:
@@ -184,7 +185,7 @@ class Edge:
         if err is not None and err.stage is not None:
             self._metrics.rejected(err.stage)
             log.warning("Request rejected", extra=_rejection(scope, err, seconds))
-        if route is not None and route.api:
+        if route is not None and route.api and log.isEnabledFor(logging.INFO):
             log.info("Request completed", extra=_completion(scope, status, seconds))
 
 

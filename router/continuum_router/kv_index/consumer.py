@@ -40,6 +40,10 @@ LOOK_INTERVAL = 1.0
 SNAPSHOT_PATIENCE = 2.0
 """Seconds after which an incomplete snapshot is swapped in as far as it came (C28)."""
 
+SLICE = 8 * 1024
+"""Bytes that are applied without giving way, half a millisecond or so: a listener's snapshot of
+many megabytes must not hold up client requests."""
+
 
 class EventDrop(StrEnum):
     """Why a record was not applied: label ``reason`` of ``continuum_kv_event_dropped_total``."""
@@ -205,7 +209,10 @@ class KvEventConsumer:
                     # Without an id everything is told anew, and what went meanwhile is not (C28).
                     self._index.purge(self.backend)
                 async for piece in pieces:
-                    self.take(parser.feed(piece))
+                    for start in range(0, len(piece), SLICE):
+                        if start:
+                            await asyncio.sleep(0)
+                        self.take(parser.feed(piece[start : start + SLICE]))
         finally:
             self._counters.connected.set(0)
             # A snapshot that broke off is asked for again: its records carry no id (C28).

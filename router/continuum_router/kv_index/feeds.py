@@ -28,7 +28,11 @@ _HEADERS = {
 
 
 class FeedFault(StrEnum):
-    """Why a stream could not be opened or ended early."""
+    """Why a stream could not be opened or ended early.
+
+    ``CONNECT``: nobody accepts connections there. ``CUT``: somebody did, and what followed was not
+    a stream or did not last.
+    """
 
     CONNECT = "connect"
     TIMEOUT = "timeout"
@@ -127,8 +131,12 @@ class SseFeed:
             )
         except TimeoutError:
             raise FeedError(FeedFault.TIMEOUT) from None
-        except (aiohttp.ClientError, OSError, ssl.SSLError):
+        except (aiohttp.ClientSSLError, ssl.SSLError):
+            raise FeedError(FeedFault.CUT) from None
+        except aiohttp.ClientConnectorError:
             raise FeedError(FeedFault.CONNECT) from None
+        except (aiohttp.ClientError, OSError):
+            raise FeedError(FeedFault.CUT) from None
 
 
 async def _pieces(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:

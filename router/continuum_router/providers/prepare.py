@@ -6,7 +6,7 @@ untouched. What can be worked out once per backend is worked out when the config
 
 import ipaddress
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
 from continuum_router.backends.exchange import UpstreamRequest
@@ -70,13 +70,13 @@ class Inbound:
 
     `lines` are header lines for any backend, `credentials` those that only a backend without
     credentials of its own gets (decisions P3); `query` and `bare_query` (without credential
-    parameters) are raw, without the question mark.
+    parameters) are raw, without the question mark. None of it is shown by repr.
     """
 
-    lines: tuple[tuple[bytes, bytes], ...]
-    credentials: tuple[tuple[bytes, bytes], ...]
-    query: str = ""
-    bare_query: str = ""
+    lines: tuple[tuple[bytes, bytes], ...] = field(repr=False)
+    credentials: tuple[tuple[bytes, bytes], ...] = field(repr=False)
+    query: str = field(default="", repr=False)
+    bare_query: str = field(default="", repr=False)
 
 
 class TrustedProxies:
@@ -158,17 +158,17 @@ class Preparer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BackendText:
-    """What each request to one backend carries, as bytes."""
+    """What each request to one backend carries, as bytes. `lines` hold its key."""
 
     base_path: str
     host_line: bytes
-    lines: tuple[bytes, ...]
+    lines: tuple[bytes, ...] = field(repr=False)
     own_names: frozenset[bytes]
     has_credentials: bool
 
     @classmethod
     def of(cls, backend: Backend) -> "_BackendText":
-        given = [(n.encode("ascii"), v.encode("latin-1", "replace")) for n, v in backend.headers]
+        given = [(n.encode("ascii"), v.encode("utf-8")) for n, v in backend.headers]
         hosts = [value for name, value in given if name.lower() == b"host"]
         pairs = [(n, v) for n, v in given if n.lower() not in _HOP_BY_HOP | _REWRITTEN]
         names = {name.lower() for name, _ in pairs}

@@ -6,7 +6,7 @@ relayed the status can still be told the truth, and the request can still be tri
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -24,7 +24,7 @@ class EventError:
     """An error that came as the first event: the status it stands for, its data as JSON bytes."""
 
     status: int
-    body: bytes
+    body: bytes = field(repr=False)
 
 
 class FirstEvent:

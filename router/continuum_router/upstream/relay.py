@@ -210,7 +210,9 @@ class Relay:
         self._deadlines.await_nothing()
 
     async def _start(self) -> None:
-        length = self._reply.head.body_length if self._inflater is None else None
+        # A stream may have to end with an error event of ours, so its length is not promised.
+        fixed = self._inflater is None and not self._is_events
+        length = self._reply.head.body_length if fixed else None
         await self._sink.start(self._reply.status, self._headers, length)
 
     async def _write(self, data: bytes) -> None:

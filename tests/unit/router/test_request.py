@@ -118,3 +118,8 @@ def test_paths() -> None:
         Endpoint.CHAT: "/v1/chat/completions",
         Endpoint.COMPLETIONS: "/v1/completions",
     }
+
+
+def test_the_prompt_is_not_shown_by_repr() -> None:
+    raw = json.dumps({"model": "m", "messages": [{"content": "canary"}]}).encode()
+    assert "canary" not in repr(parse_generate(Endpoint.CHAT, raw, RULES))

@@ -20,6 +20,9 @@ async def test_every_path_and_no_other_method() -> None:
         for path, methods in PATHS.items():
             async with edge.session.delete(edge.url + path) as response:
                 assert (response.status, response.headers["Allow"]) == (405, methods)
+                # X-Cache goes on every answer of a cacheable endpoint (B9, B10).
+                generates = methods == "POST"
+                assert response.headers.get("X-Cache") == ("BYPASS" if generates else None)
 
 
 @pytest.mark.parametrize("target", ["/health?x=1", "http://other.example/health"])

@@ -463,3 +463,23 @@ async def settle():
     """Let the consumer take in what is there."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def test_a_large_piece_gives_way_to_others():
+    records = [created(prefix(str(i)), i) for i in range(1, 1001)]
+    rig = Rig([b"".join(records)])
+    seen = []
+
+    async def look():
+        while True:
+            seen.append(rig.index.stats().entry_count)
+            await asyncio.sleep(0)
+
+    supervisor = Supervisor("look")
+    supervisor.spawn("look", look())
+    async with rig.running(), asyncio.timeout(5):
+        await rig.feed.played.wait()
+    await supervisor.stop()
+    assert rig.index.stats().entry_count == 1000
+    steps = [after - before for before, after in zip(seen, seen[1:], strict=False)]
+    assert max(steps) <= 100

@@ -114,7 +114,25 @@ async def test_a_server_that_speaks_another_protocol():
         await writer.drain()
 
     async with raw_server(babble) as url:
-        assert await failure(url) == (FeedFault.CONNECT, None)
+        assert await failure(url) == (FeedFault.CUT, None)
+
+
+async def test_a_server_that_accepts_and_closes_is_not_away():
+    # Away listeners are looked at every second; this one must be spared by growing delays (C31).
+    async def close(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with raw_server(close) as url:
+        assert await failure(url) == (FeedFault.CUT, None)
+
+
+async def test_a_server_without_tls_is_not_away():
+    async def babble(reader, writer):
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+
+    async with raw_server(babble) as url:
+        assert await failure(url.replace("http:", "https:")) == (FeedFault.CUT, None)
 
 
 def test_an_error_says_no_more_than_its_reason():

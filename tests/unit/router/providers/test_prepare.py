@@ -222,3 +222,17 @@ def test_trusted_proxies(peer: str | None, trusted: bool) -> None:
     networks = [ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")]
     assert TrustedProxies(networks).trusts(peer) is trusted
     assert not TrustedProxies().trusts(peer)
+
+
+def test_configured_values_outside_ascii_are_sent_as_utf_8() -> None:
+    inbound = sort_headers([])
+    backend = _backend(headers=(("x-team", "日本"),), api_key=Secret("clé"))
+    request = Preparer([backend]).prepare(Endpoint.CHAT, b"", inbound, backend)
+    assert "x-team: 日本\r\nAuthorization: Bearer clé\r\n".encode() in request.head
+
+
+def test_nothing_secret_is_shown_by_repr() -> None:
+    headers = [(b"Authorization", b"canary"), (b"x", b"canary")]
+    assert "canary" not in repr(sort_headers(headers, query="key=canary&a=canary"))
+    backend = _backend(headers=(("x-team", "canary"),), api_key=Secret("canary"))
+    assert "canary" not in repr(vars(Preparer([backend])))
