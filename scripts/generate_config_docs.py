@@ -26,6 +26,9 @@ from continuum_shared.config.model_walk import is_section, kind_of, reload_class
 
 TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
 
+_MARKS: dict[Any, str] = {tuple: "[]", dict: ".<name>"}
+"""How the heading of a section below a list or a mapping is written."""
+
 INTRODUCTION = """\
 # Configuration
 
@@ -85,7 +88,7 @@ def _section(
         if inner is None:
             rows.append(_row(root, name, field, (*path, name)))
         else:
-            mark = "[]" if get_origin(strip_optional(field.annotation)) is tuple else ""
+            mark = _MARKS.get(get_origin(strip_optional(field.annotation)), "")
             below.append((inner, (*path, name), f"{title}.{name}{mark}" if title else name + mark))
     if rows:
         yield "\n| Key | Value | Default | Reload | Meaning |\n|---|---|---|---|---|\n"
@@ -101,8 +104,8 @@ def _has_rows(model: type[SectionModel]) -> bool:
 
 def _inner_section(annotation: Any) -> type[SectionModel] | None:
     found = strip_optional(annotation)
-    if get_origin(found) is tuple:
-        found = strip_optional(get_args(found)[0])
+    if get_origin(found) in _MARKS:
+        found = strip_optional(get_args(found)[-1 if get_origin(found) is dict else 0])
     if not is_section(found) or found is PromptFormatConfig:
         return None
     section: type[SectionModel] = found
@@ -129,7 +132,8 @@ def _type(annotation: Any, unit: Kind | None = None) -> str:
     if get_origin(kind) is tuple:
         return "list: " + _type(get_args(kind)[0])
     if get_origin(kind) is dict:
-        return "map of name to secret"
+        inner = _type(get_args(kind)[1])
+        return f"map of name to {inner}"
     words: dict[Any, str] = {
         bool: "true, false",
         int: "whole number",

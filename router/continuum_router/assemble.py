@@ -22,7 +22,6 @@ from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheInd
 from continuum_router.config.root import Config
 from continuum_router.config.routing import StrategyName
 from continuum_router.config.server import RoutingHeaders
-from continuum_router.config.timeouts import TimeoutsConfig
 from continuum_router.kv_index.apply import OffloadPolicy
 from continuum_router.kv_index.consumer import (
     ConsumerMetrics,
@@ -43,10 +42,11 @@ from continuum_router.routing.selector import RoutingMetrics, Selector
 from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
 from continuum_router.runtime import Runtime, Snapshot
 from continuum_router.upstream.attempt import Dispatcher
-from continuum_router.upstream.deadlines import Limits
+from continuum_router.upstream.call_limits import base_limits, model_limits
 from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
 from continuum_router.upstream.pool import UpstreamPool
 from continuum_router.upstream.retry import RetryPolicy
+from continuum_router.upstream.retry_budget import BudgetRules
 from continuum_shared.backoff import Backoff
 from continuum_shared.metrics import Metrics
 from continuum_shared.tasks import Supervisor
@@ -106,6 +106,7 @@ def build_state(config: Config) -> State:
         wall=time.time,  # noqa: TID251 - the one place that reads it
         rng=random.Random(),
         served=kv.refresh,
+        holdings=kv.holdings,
     )
     scoring = config.kv_cache_index
     return State(
@@ -126,7 +127,11 @@ def build_state(config: Config) -> State:
 def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snapshot:
     """Make everything that one configuration decides. Touches no state and opens nothing."""
     backends = [backend_of(entry) for entry in config.backends]
-    standard, streaming = _limits(config.timeouts)
+    limits = base_limits(config.timeouts)
+    request_rules = RequestRules(
+        want_keys=config.prefix_routing.enabled,
+        max_prefix_length=config.prefix_routing.max_prefix_length,
+    )
     dispatcher = Dispatcher(
         pool=Pool(backends),
         selector=Selector(
@@ -138,17 +143,19 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         preparer=Preparer(backends),
         retry=_retry(config),
         connect_timeout=config.timeouts.connection,
-        standard=standard,
-        streaming=streaming,
+        standard=limits.standard,
+        streaming=limits.streaming,
+        image_generation=limits.image_generation,
+        model_limits=model_limits(config.timeouts),
+        fallbacks=config.fallbacks,
+        request_rules=request_rules,
+        sse_keepalive=config.server.sse_keepalive,
         state=state.dispatch,
     )
     return Snapshot(
         config=config,
         generation=generation,
-        request_rules=RequestRules(
-            want_keys=config.prefix_routing.enabled,
-            max_prefix_length=config.prefix_routing.max_prefix_length,
-        ),
+        request_rules=request_rules,
         dispatcher=dispatcher,
         lookup=state.lookup,
         catalog=state.catalog,
@@ -247,18 +254,11 @@ def _retry(config: Config) -> RetryPolicy:
         jitter=section.jitter,
         retryable_status_codes=frozenset(section.retryable_status_codes),
         prefer_untried_backends=section.prefer_untried_backends,
-    )
-
-
-def _limits(section: TimeoutsConfig) -> tuple[Limits, Limits]:
-    """Limits of plain and of streamed requests. Plain ones have a total only (S2)."""
-    streaming = section.request.streaming
-    return (
-        Limits(total=section.request.standard.total),
-        Limits(
-            total=streaming.total,
-            first_byte=streaming.first_byte,
-            chunk_interval=streaming.chunk_interval,
+        on_timeout=section.on_timeout,
+        budget=BudgetRules(
+            ratio=section.budget.ratio,
+            min_retries=section.budget.min_retries,
+            window=section.budget.window,
         ),
     )
 

@@ -11,7 +11,7 @@ No message repeats the client's text: error texts reach logs.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NoReturn
 
@@ -127,6 +127,25 @@ def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatR
         body=body,
         model=model,
         stream=stream is True,
+        prefix=prefix,
+        hash_key=hash_key,
+    )
+
+
+def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules) -> ChatRequest:
+    """The same request to another model: `raw` names it, and the keys are that model's (J11)."""
+    key_texts = _KEY_TEXTS.get(request.endpoint) if rules.want_keys else None
+    key_text = key_texts(request.body) if key_texts is not None else None
+    prefix = hash_key = None
+    if key_text is not None:
+        salt = _salt(request.body)
+        hash_key = derive(model, key_text, rules.max_prefix_length, salt)
+        prefix = hash_key if salt is None else None
+    return replace(
+        request,
+        raw=raw,
+        body={**request.body, "model": model},
+        model=model,
         prefix=prefix,
         hash_key=hash_key,
     )

@@ -5,15 +5,18 @@ Two kinds of object and never a third (architecture section 8): a `Snapshot` is 
 snapshots point into it. A request takes `runtime.current` once and uses nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from continuum_router.config.reload import compare
 from continuum_router.config.root import Config
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.models.catalog import Catalog
 from continuum_router.providers.prepare import TrustedProxies
 from continuum_router.request import RequestRules
 from continuum_router.upstream.attempt import Dispatcher
+from continuum_shared.config.kinds import Reload
+from continuum_shared.config.report import dotted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,17 @@ class Snapshot:
         )
 
 
+class ReloadRefused(Exception):
+    """A new configuration would change keys that are frozen at start (S2 `timeouts.limits`).
+
+    Every way to a new configuration ends in `Runtime.swap`, so none of them can widen the limits.
+    """
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        super().__init__("frozen at start, a restart is needed: " + ", ".join(keys))
+        self.keys = tuple(keys)
+
+
 class Runtime:
     """Holds the snapshot in force.
 
@@ -61,7 +75,17 @@ class Runtime:
         return self._current
 
     def swap(self, snapshot: Snapshot) -> None:
-        """Put a new configuration into force; requests in flight keep the one they took."""
+        """Put a new configuration into force; requests in flight keep the one they took.
+
+        Raises ReloadRefused, and changes nothing, when it differs in a key that is frozen at start.
+        """
+        refused = [
+            dotted(change.path)
+            for change in compare(self._current.config, snapshot.config)
+            if change.reload is Reload.REFUSED
+        ]
+        if refused:
+            raise ReloadRefused(refused)
         self._current = snapshot
 
     def publish_models(self, discovered: Mapping[str, frozenset[str]]) -> None:

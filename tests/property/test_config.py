@@ -18,11 +18,16 @@ FILES = {
 }
 
 
+FREE_NAMES = {"headers", "model_overrides", "fallbacks"}
+"""Sections whose keys are names that the user gives."""
+
+
 def _keys(data: object, path: Path = ()) -> Iterator[Path]:
-    """Every key of a section; the free names below `headers` are left out."""
-    if isinstance(data, dict) and (not path or path[-1] != "headers"):
+    """Every key of a section; free names are left out, the sections below them are not."""
+    if isinstance(data, dict):
         for key, value in data.items():
-            yield (*path, key)
+            if not path or path[-1] not in FREE_NAMES:
+                yield (*path, key)
             yield from _keys(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):

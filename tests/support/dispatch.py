@@ -28,8 +28,9 @@ from continuum_shared.metrics import Metrics
 SSE_HEADERS = (("Content-Type", "text/event-stream"),)
 JSON_HEADERS = (("Content-Type", "application/json"),)
 
-Step = bytes | AttemptFailure | asyncio.Event
-"""A piece of the body, a failure, or a wait until the event is set (never, for a hang)."""
+Step = bytes | float | AttemptFailure | asyncio.Event
+"""A piece of the body, seconds of silence, a failure, or a wait until the event is set (never, for
+a hang)."""
 
 
 class FakeReply:
@@ -47,6 +48,7 @@ class FakeReply:
         self.steps = list(steps)
         self.state = BodyState.OPEN
         self.reused = reused
+        self.idle: float | None = None
         self.waiting = asyncio.Event()
 
     @property
@@ -57,7 +59,8 @@ class FakeReply:
     def headers(self) -> tuple[tuple[str, str], ...]:
         return self.head.headers
 
-    def chunks(self) -> Self:
+    def chunks(self, *, idle: float | None = None) -> Self:
+        self.idle = idle
         return self
 
     def __aiter__(self) -> Self:
@@ -66,9 +69,17 @@ class FakeReply:
     async def __anext__(self) -> bytes:
         await asyncio.sleep(0)
         while self.steps:
-            step = self.steps.pop(0)
+            step = self.steps[0]
+            if isinstance(step, float) and self.idle is not None and step > self.idle:
+                self.steps[0] = step - self.idle
+                await asyncio.sleep(self.idle)
+                return b""
+            self.steps.pop(0)
             if isinstance(step, bytes):
                 return step
+            if isinstance(step, float):
+                await asyncio.sleep(step)
+                continue
             if isinstance(step, AttemptFailure):
                 self.state = BodyState.FAILED
                 raise step

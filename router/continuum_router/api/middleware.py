@@ -214,6 +214,7 @@ def _completion(scope: Scope, status: int, seconds: float) -> dict[str, object]:
         outcome=outcome.ended,
         duration_ms=_ms(seconds),
         model=scope.model,
+        model_used=outcome.model_used,
         backend=outcome.backend,
         rule=outcome.choice.rule if outcome.choice is not None else None,
         attempts=outcome.attempts or None,

@@ -85,9 +85,10 @@ class UpstreamReply(Protocol):
     def reused(self) -> bool:
         """True when the call went out on a kept connection."""
 
-    def chunks(self) -> AsyncIterator[bytes]:
-        """Iterate over the body's payload, de-chunked, as it arrives; no empty pieces.
+    def chunks(self, *, idle: float | None = None) -> AsyncIterator[bytes]:
+        """Iterate over the body's payload, de-chunked, as it arrives.
 
+        An empty piece tells, if `idle` is given, that nothing came for so many seconds.
         Pieces that wait are joined. Raises AttemptFailure (stage streaming) when the body breaks.
         Cancelling the wait aborts the connection.
         """

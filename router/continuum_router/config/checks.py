@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig
 from continuum_router.config.routing import StrategyName
+from continuum_router.config.timeout_checks import TIMEOUT_CHECKS
 from continuum_shared.config.decode import ANY, Check, Finding, View
 from continuum_shared.config.kinds import format_duration
 from continuum_shared.config.report import Path, Severity
@@ -24,7 +25,7 @@ _SOURCE_NAMES: Path = (*_SOURCES, ANY, "backend_name")
 _SCORING: Path = ("kv_cache_index", "scoring")
 _KV_ON: Path = ("kv_cache_index", "enabled")
 _PREFIX_ON: Path = ("prefix_routing", "enabled")
-_REQUEST: Path = ("timeouts", "request")
+_FALLBACKS: Path = ("fallbacks",)
 
 
 def _warn(path: Path, message: str, hint: str) -> Finding:
@@ -149,47 +150,6 @@ def _default_bound() -> float:
     return KvCacheIndexConfig().scoring.holder_load_bound or 0.0
 
 
-def _deadlines_within_caps(config: Config, view: View) -> Iterator[Finding]:
-    request, limits = config.timeouts.request, config.timeouts.limits
-    capped = (
-        (("standard", "total"), request.standard.total, "max_standard_timeout"),
-        (("streaming", "total"), request.streaming.total, "max_streaming_timeout"),
-        (("streaming", "first_byte"), request.streaming.first_byte, "max_first_byte_timeout"),
-        (("streaming", "chunk_interval"), request.streaming.chunk_interval, "max_chunk_interval"),
-    )
-    for where, value, name in capped:
-        cap = getattr(limits, name)
-        sure = view.sure((*_REQUEST, *where), ("timeouts", "limits", name))
-        if sure and value > cap:
-            yield Finding(
-                path=(*_REQUEST, *where),
-                message=f"is above the cap of {format_duration(cap)}",
-                hint=f"lower it, or raise timeouts.limits.{name}",
-            )
-
-
-def _deadlines_in_order(config: Config, view: View) -> Iterator[Finding]:
-    for kind in ("standard", "streaming"):
-        deadlines = getattr(config.timeouts.request, kind)
-        path = (*_REQUEST, kind, "first_byte")
-        counts = kind == "streaming" or view.written(path)
-        sure = view.sure((*_REQUEST, kind, "first_byte"), (*_REQUEST, kind, "total"))
-        if sure and counts and deadlines.first_byte > deadlines.total:
-            yield Finding(
-                path=path if view.written(path) else (*_REQUEST, kind, "total"),
-                message=f"first_byte ({format_duration(deadlines.first_byte)}) is longer than "
-                f"total ({format_duration(deadlines.total)})",
-                hint="first_byte must not be longer than total",
-            )
-
-
-def _first_byte_deprecated(config: Config, view: View) -> Iterator[Finding]:
-    path = (*_REQUEST, "standard", "first_byte")
-    standard = config.timeouts.request.standard
-    if view.written(path) and standard.first_byte != type(standard)().first_byte:
-        yield _warn(path, "is deprecated and has no effect", "use standard.total")
-
-
 def _retry_delays_in_order(config: Config, view: View) -> Iterator[Finding]:
     retry = config.retry
     if retry.initial_delay > retry.max_delay:
@@ -200,6 +160,26 @@ def _retry_delays_in_order(config: Config, view: View) -> Iterator[Finding]:
             f"max_delay ({format_duration(retry.max_delay)})",
             hint="initial_delay must not be longer than max_delay",
         )
+
+
+def _fallbacks_lead_somewhere(config: Config, view: View) -> Iterator[Finding]:
+    """Names that no backend lists are mistakes only when every backend lists its models."""
+    backends = [b for b in config.backends if b.enabled and not b.internal]
+    served = {model for backend in backends for model in backend.models}
+    all_listed = bool(backends) and all(backend.models for backend in backends)
+    for model, chain in config.fallbacks.items():
+        for index, name in enumerate(chain):
+            path: Path = (*_FALLBACKS, model, index)
+            if not view.sure(path, ("backends",)):
+                continue
+            if name == model or name in chain[:index]:
+                yield Finding(
+                    path=path,
+                    message="is the model itself" if name == model else "is listed twice",
+                    hint="name other models, each once",
+                )
+            elif all_listed and name not in served:
+                yield _warn(path, "no backend lists this model", "it will be passed over")
 
 
 def _one_authorization(config: Config, _view: View) -> Iterator[Finding]:
@@ -224,8 +204,7 @@ CHECKS: tuple[Check[Config], ...] = (
     Check(_index_needs_prefix_routing, (_KV_ON, _PREFIX_ON)),
     Check(_index_needs_sources, (_KV_ON, _SOURCES)),
     Check(_load_bound_off, ((*_SCORING, "holder_load_bound"),)),
-    Check(_deadlines_within_caps),
-    Check(_deadlines_in_order),
-    Check(_first_byte_deprecated, ((*_REQUEST, "standard", "first_byte"),)),
+    *TIMEOUT_CHECKS,
     Check(_retry_delays_in_order, (("retry", "initial_delay"), ("retry", "max_delay"))),
+    Check(_fallbacks_lead_somewhere),
 )

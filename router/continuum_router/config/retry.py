@@ -1,12 +1,11 @@
-"""The `retry` section (S2; decisions E13-E15)."""
+"""The `retry` section (S2; decisions E10, E13-E15)."""
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
 from continuum_shared.config.bad_value import BadValue
-from continuum_shared.config.kinds import Duration, Int, Number, SectionModel, not_yet
+from continuum_shared.config.kinds import Duration, Int, Number, SectionModel
 
 
 def _error_statuses(codes: tuple[int, ...]) -> tuple[int, ...]:
@@ -20,12 +19,20 @@ def _error_statuses(codes: tuple[int, ...]) -> tuple[int, ...]:
     return codes
 
 
+class RetryBudgetConfig(SectionModel):
+    """How many retries there may be in all, so that a fleet in trouble is not hit even harder."""
+
+    ratio: Number = Field(
+        0.2, ge=0, le=100, description="Retries for each request of the window; 0.2 is 20 %."
+    )
+    min_retries: Int = Field(
+        10, ge=0, le=1_000_000, description="Retries of a window that are always granted."
+    )
+    window: Duration = Field(10.0, ge=1.0, le=600.0, description="How far back is counted.")
+
+
 class RetryConfig(SectionModel):
     """When a failed call is tried again, before any byte of an answer reached the client."""
-
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "budget", on_timeout="a request that timed out is not sent again"
-    )
 
     max_attempts: Int = Field(
         3, ge=1, le=20, description="Tries in total, the first included; 1 = never again."
@@ -44,3 +51,8 @@ class RetryConfig(SectionModel):
     prefer_untried_backends: bool = Field(
         False, description="Try a backend that has not failed this request yet, if there is one."
     )
+    on_timeout: bool = Field(
+        False,
+        description="Also try again when streaming.first_byte passed and nothing was relayed.",
+    )
+    budget: RetryBudgetConfig = Field(default_factory=RetryBudgetConfig)

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from continuum_router.config.backends import BackendConfig
 from continuum_router.config.checks import CHECKS
+from continuum_router.config.fallbacks import Fallbacks
 from continuum_router.config.health_checks import HealthChecksConfig
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig
 from continuum_router.config.retry import RetryConfig
@@ -33,7 +34,6 @@ class Config(SectionModel):
         "auth",
         "control_plane",
         "dynamo",
-        "fallbacks",
         "gemini_context_cache",
         "guardrails",
         "model_aggregation",
@@ -54,6 +54,11 @@ class Config(SectionModel):
     health_checks: HealthChecksConfig = Field(default_factory=HealthChecksConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     retry: RetryConfig = Field(default_factory=RetryConfig)
+    fallbacks: Fallbacks = Field(
+        default_factory=dict,
+        description="Models to try, in order, when a model's backends have failed or it has none: "
+        "`{model: [model, ...]}`.",
+    )
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
 
 

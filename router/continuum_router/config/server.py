@@ -71,6 +71,14 @@ class ServerConfig(SectionModel):
         description="Take ordinary requests by the short way. Accepted; this version has only the "
         "general way.",
     )
+    sse_keepalive: Duration = Field(
+        0.0,
+        ge=0,
+        le=3600,
+        json_schema_extra={"reload": Reload.HOT.value},
+        description="Send the comment `: ping` in a stream that was silent for so long, after its "
+        "first event; 0 = never.",
+    )
     trusted_proxies: tuple[IpNetwork, ...] = Field(
         (),
         description="Peers (addresses or CIDR blocks) whose Forwarded and X-Forwarded-* count.",

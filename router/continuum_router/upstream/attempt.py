@@ -7,11 +7,12 @@ its body has ended, whatever ended it, and its result is recorded exactly once.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
 from continuum_router.backends.fleet import AttemptResult, result_of_status
-from continuum_router.backends.pool import Backend, Pool
+from continuum_router.backends.pool import Pool
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
@@ -22,13 +23,16 @@ from continuum_router.errors import (
     forget_frames,
 )
 from continuum_router.providers.prepare import Preparer
+from continuum_router.request import ChatRequest, RequestRules
 from continuum_router.routing.selector import Choice, Selector
 from continuum_router.routing.strategies import Ask
-from continuum_router.upstream.deadlines import Deadlines, Limits
+from continuum_router.upstream.call_limits import CallLimits
+from continuum_router.upstream.deadlines import Deadlines, Limit, Limits
 from continuum_router.upstream.dispatch_state import DispatchState
+from continuum_router.upstream.model_chain import ModelChain
 from continuum_router.upstream.outcome import Call, Ended, error_for
 from continuum_router.upstream.relay import ErrorEvent, Relay
-from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after
+from continuum_router.upstream.retry import DEADLINES, Again, RetryPolicy, parse_retry_after
 from continuum_router.upstream.usage import UsageTail
 from continuum_shared.logs import fields
 
@@ -37,7 +41,12 @@ log = logging.getLogger("continuum_router.attempt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatcher:
-    """The rules of one configuration about sending, together with the state they act on."""
+    """The rules of one configuration about sending, together with the state they act on.
+
+    `standard`, `streaming` and `image_generation` are the limits of models without overrides,
+    `model_limits` those of the others. `fallbacks` are the chains, `request_rules` how the keys of
+    a request to a chain's model are made. `sse_keepalive` is in seconds, 0 for none.
+    """
 
     pool: Pool
     selector: Selector
@@ -47,6 +56,20 @@ class Dispatcher:
     standard: Limits
     streaming: Limits
     state: DispatchState
+    image_generation: Limits = field(default_factory=lambda: Limits(total=180.0))
+    model_limits: Mapping[str, CallLimits] = field(default_factory=dict)
+    fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    request_rules: RequestRules = field(default_factory=RequestRules)
+    sse_keepalive: float = 0.0
+
+    def limits_for(self, request: ChatRequest, model: str) -> Limits:
+        """The time limits of a request to `model`."""
+        limits = self.model_limits.get(model) or CallLimits(
+            standard=self.standard,
+            streaming=self.streaming,
+            image_generation=self.image_generation,
+        )
+        return limits.of(request.endpoint.path, stream=request.stream)
 
     async def run(self, call: Call) -> None:
         """See a request through. Returns when the answer has been sent, in whatever way it ended.
@@ -55,20 +78,25 @@ class Dispatcher:
         nobody is there to be answered. A cancellation passes through, with the lease ended and the
         upstream connection aborted.
         """
-        members = self.pool.for_model(call.request.model)
-        if not members:
+        self.state.budget.request(self.state.clock())
+        models = ModelChain(
+            call, self.pool, self.fallbacks.get(call.request.model, ()), self.request_rules
+        )
+        run = _Run(self, call, models)
+        if not models.members and not run.fall_back():
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
             raise ModelNotFound(param="model") if routable else NoBackend()
-        await _Run(self, call, members).run()
+        await run.run()
 
 
 @dataclass(slots=True)
 class _Run:
-    """The mutable side of one request."""
+    """The mutable side of one request. `tries` counts those on the present model."""
 
     rules: Dispatcher
     call: Call
-    members: tuple[Backend, ...]
+    models: ModelChain
+    tries: int = 0
     tried: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
     stage: Stage = Stage.SELECTING
@@ -78,8 +106,9 @@ class _Run:
     usage: UsageTail = field(default_factory=UsageTail)
 
     def __post_init__(self) -> None:
-        streams = self.call.request.stream
-        self.deadlines = Deadlines(self.rules.streaming if streams else self.rules.standard)
+        self.deadlines = Deadlines(
+            self.rules.limits_for(self.call.request, self.call.request.model)
+        )
 
     async def run(self) -> None:
         """Try until answered; turn the last failure into what the client gets."""
@@ -93,7 +122,10 @@ class _Run:
             outcome.ended = Ended.DEADLINE
             await self._fail(AttemptFailure(self.stage, self.deadlines.armed.cause))
         except AttemptFailure as failure:
-            outcome.ended = Ended.UPSTREAM_CUT if self.call.sink.started else Ended.FAILED
+            if failure.cause in DEADLINES:
+                outcome.ended = Ended.DEADLINE
+            else:
+                outcome.ended = Ended.UPSTREAM_CUT if self.call.sink.started else Ended.FAILED
             await self._fail(failure)
             forget_frames(failure)
         else:
@@ -109,24 +141,35 @@ class _Run:
             if again is None:
                 return
             self.deadlines.await_nothing()
-            if again.delay > 0:
+            if again.fallback:
+                self.fall_back()
+            elif again.delay > 0:
                 await asyncio.sleep(again.delay)
+
+    def fall_back(self) -> bool:
+        """Go on with the next model, under its limits; False when the chain has ended (J11)."""
+        state, asked = self.rules.state, self.call.request
+        if not self.models.advance(lambda prefix: state.holdings(prefix, state.clock())):
+            return False
+        self.tries = 0
+        self.deadlines.change(self.rules.limits_for(asked, self.models.request.model))
+        return True
 
     def _choose(self) -> Choice:
         """Stop 7. A backend that could not be reached is avoided while there is another one."""
         self.stage = Stage.SELECTING
-        rules, request = self.rules, self.call.request
+        rules, models, request = self.rules, self.models, self.models.request
         ask = Ask(
             model=request.model,
             prefix=request.hash_key,
-            candidates=self.members,
-            ring_members=self.members,
+            candidates=models.members,
+            ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
-            ask, holdings=self.call.holdings, now=rules.state.clock(), tried=avoid
+            ask, holdings=models.holdings, now=rules.state.clock(), tried=avoid
         )
         if choice is None:
             raise NoBackend
@@ -138,11 +181,12 @@ class _Run:
         state, outcome, name = self.rules.state, self.call.outcome, choice.backend.name
         outcome.backend, outcome.choice = name, choice
         outcome.attempts += 1
+        self.tries += 1
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
         with state.fleet.lease(name, choice.rule.by_prefix):
             try:
-                again, result = await self._exchange(choice)
+                again, result = await self._under_deadlines(choice)
             except AttemptFailure as failure:
                 result = _result_of(failure)
                 outcome.cause = failure.cause
@@ -160,12 +204,23 @@ class _Run:
                 state.metrics.attempt_ended(result)
         return again
 
+    async def _under_deadlines(self, choice: Choice) -> tuple[Again | None, AttemptResult]:
+        """`_exchange`, where first_byte may pass without ending the request (E10)."""
+        try:
+            return await self._exchange(choice)
+        except asyncio.CancelledError:
+            late = self.deadlines.armed is Limit.FIRST_BYTE and not self.call.sink.started
+            if late and self.rules.retry.on_timeout and self.deadlines.forgive():
+                raise AttemptFailure(self.stage, Cause.FIRST_BYTE_TIMEOUT) from None
+            raise
+
     async def _exchange(self, choice: Choice) -> tuple[Again | None, AttemptResult]:
         """Send, look at the head, try elsewhere or relay."""
         with await self._send(choice) as reply:
             result = result_of_status(reply.status)
             self.rules.state.fleet.observe_latency(choice.backend.name, self._since_sent())
-            if reply.status in self.rules.retry.retryable_status_codes:
+            unwanted = reply.status in self.rules.retry.retryable_status_codes
+            if unwanted or (self.models.more and result is AttemptResult.FAILED):
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
                 again = self._decide(_status_failure(reply.status, after), choice)
                 if again is not None:
@@ -182,7 +237,7 @@ class _Run:
         """Stops 8 and 9, with the one uncounted retry on a fresh connection (decisions E14)."""
         rules, call = self.rules, self.call
         request = rules.preparer.prepare(
-            call.request.endpoint, call.request.raw, call.inbound, choice.backend
+            call.request.endpoint, self.models.request.raw, call.inbound, choice.backend
         )
         self.stage = Stage.CONNECTING
         fresh = False
@@ -198,8 +253,8 @@ class _Run:
                     on_sent=self._sent,
                 )
             except AttemptFailure as failure:
-                again = self._decide(failure, choice, fresh_used=fresh)
-                if again is None or not again.fresh:
+                replay = choice.backend.replay_allowed
+                if fresh or not failure.lost_unused or not replay:
                     raise
                 fresh = True
                 continue
@@ -218,6 +273,7 @@ class _Run:
             deadlines=self.deadlines,
             taps=(self.usage,),
             on_first_frame=self._first_frame,
+            keepalive=self.rules.sse_keepalive or None,
         )
         await self.relay.run()
 
@@ -248,19 +304,41 @@ class _Run:
             ),
         )
 
-    def _decide(
-        self, failure: AttemptFailure, choice: Choice, *, fresh_used: bool = True
-    ) -> Again | None:
+    def _decide(self, failure: AttemptFailure, choice: Choice) -> Again | None:
+        """Again, on this model or the chain's next, if the budget has a retry left (E10)."""
         if self.call.sink.started:
             return None
-        return self.rules.retry.decide(
+        policy, state, left = self.rules.retry, self.rules.state, self.deadlines.time_left
+        replay = choice.backend.replay_allowed
+        again = policy.decide(
             failure,
-            attempt=self.call.outcome.attempts,
-            replay_allowed=choice.backend.replay_allowed,
-            fresh_used=fresh_used,
-            time_left=self.deadlines.time_left,
-            rng=self.rules.state.rng,
+            attempt=self.tries,
+            replay_allowed=replay,
+            fresh_used=True,
+            time_left=left,
+            rng=state.rng,
         )
+        if (
+            again is None
+            and self.models.more
+            and policy.may_fall_back(failure, replay_allowed=replay, time_left=left)
+        ):
+            again = Again(delay=0.0, fallback=True)
+        if again is None or self._costs_nobody(failure):
+            return again
+        if state.budget.take(policy.budget, state.clock()):
+            return again
+        state.metrics.budget_exhausted.value += 1
+        return None
+
+    def _costs_nobody(self, failure: AttemptFailure) -> bool:
+        """True when nothing was sent and a backend is left that was not found unreachable.
+
+        Choosing that one instead adds to nobody's load, so the budget is left alone: one dead
+        backend of two must not cost requests (docs/decisions/0017).
+        """
+        reachable = any(member.name not in self.unreachable for member in self.models.members)
+        return failure.stage is Stage.CONNECTING and reachable
 
     async def _fail(self, failure: AttemptFailure) -> None:
         """The request is lost: raise what to answer, or end the answer that was started."""
@@ -271,7 +349,7 @@ class _Run:
         await self.relay.break_off(err, self.call.request_id)
 
     def _served(self, choice: Choice, result: AttemptResult) -> None:
-        prefix = self.call.request.prefix
+        prefix = self.models.request.prefix
         if result is AttemptResult.OK and prefix is not None:
             state = self.rules.state
             state.served(choice.backend.name, prefix, state.clock())

@@ -103,6 +103,27 @@ class Deadlines:
         """Seconds until `total` passes."""
         return self._end - self._loop.time()
 
+    def change(self, limits: Limits) -> None:
+        """Go on under another model's limits; `total` stays what it was at the start (E12)."""
+        self._limits = limits
+
+    def forgive(self) -> bool:
+        """While the cancellation of a passed limit is handled: take it back and go on.
+
+        False when that cannot be: no limit has passed, `total` has, or somebody else cancels the
+        task too. Then the cancellation must go on.
+        """
+        task = self._task
+        if not self.expired or task is None or self.armed is Limit.TOTAL or self.time_left <= 0:
+            return False
+        self.expired = False
+        if task.uncancel() > self._cancelling:
+            return False
+        self._first_due = None
+        self._handle = self._loop.call_at(self._end, self._fire)
+        self.await_nothing()
+        return True
+
     def await_first(self) -> None:
         """The request goes out: the backend owes the first data event from now on."""
         self._arm(Limit.FIRST_BYTE, self._limits.first_byte)

@@ -49,11 +49,13 @@ class Outcome:
 
     `backend` is the last one tried, `attempts` the counted tries (E13). `ttft` is in seconds, from
     the last dispatch to the first data event of a stream, or to the headers of a plain answer.
+    `model_used` is the model of a fallback chain that was tried last, None without a fallback.
     """
 
     backend: str | None = None
     choice: Choice | None = None
     attempts: int = 0
+    model_used: str | None = None
     ttft: float | None = None
     usage: Usage | None = None
     ended: Ended | None = None

@@ -31,6 +31,9 @@ COLLECT_LIMIT = 1024 * 1024
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 
+KEEPALIVE = b": ping\n"
+"""What a silent stream gets (user report S6)."""
+
 
 class ClientSink(Protocol):
     """Where the answer goes: the client. Its methods raise ClientGone when nobody is there."""
@@ -89,11 +92,12 @@ class ErrorEvent(Exception):
 class Relay:
     """Relays one reply to one client.
 
-    `wants_stream` says that the client asked for a stream; `taps` see the decoded body. `run` does
-    the work; after a failure `break_off` tells the client.
+    `wants_stream` says that the client asked for a stream; `taps` see the decoded body. `keepalive`
+    is after how many silent seconds a stream gets a comment (user report S6). `run` does the work;
+    after a failure `break_off` tells the client.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  what one relay needs; all but two by name
         self,
         reply: UpstreamReply,
         sink: ClientSink,
@@ -102,12 +106,14 @@ class Relay:
         deadlines: Deadlines,
         taps: Sequence[StreamTap],
         on_first_frame: FirstFrame,
+        keepalive: float | None = None,
     ) -> None:
         self._reply = reply
         self._sink = sink
         self._deadlines = deadlines
         self._taps = taps
         self._on_first_frame = on_first_frame
+        self._keepalive = keepalive
         self._whole = WholeEvents()
         self._inflater = inflater_for(reply.head.header("content-encoding"))
         self._headers = headers_for_client(reply.headers, decoded=self._inflater is not None)
@@ -168,7 +174,10 @@ class Relay:
     async def _run_events(self) -> None:
         """Hold back until the first event is known, then relay whole events."""
         first = FirstEvent()
-        async for raw in self._reply.chunks():
+        async for raw in self._reply.chunks(idle=self._keepalive):
+            if not raw:
+                await self._keep_alive(first)
+                continue
             for chunk in self._decoded(raw):
                 if first.seen:
                     await self._write(self._whole.feed(chunk))
@@ -196,6 +205,14 @@ class Relay:
         if not self._sink.started:
             await self._start()
         await self._write(self._whole.feed(first.take() if held else chunk))
+
+    async def _keep_alive(self, first: FirstEvent) -> None:
+        """A comment, between two events only. The backend's time runs on; a slow reader gets none.
+
+        A comment and one line feed: a blank line after it would be an event to some clients.
+        """
+        if first.seen and self._whole.between_events and not self._sink.congested:
+            await self._sink.write(KEEPALIVE)
 
     def _decoded(self, raw: bytes) -> Iterable[bytes]:
         pieces = (raw,) if self._inflater is None else self._inflater.feed(raw)

@@ -27,6 +27,7 @@ class QueuedReply:
         "_connection",
         "_failure",
         "_head",
+        "_idle",
         "_on_sent",
         "_paused",
         "_pieces",
@@ -49,6 +50,7 @@ class QueuedReply:
         self._paused = False
         self._state = BodyState.OPEN
         self._waiter: asyncio.Future[None] | None = None
+        self._idle: float | None = None
         self.reused = False
 
     async def open(self, request: UpstreamRequest) -> None:
@@ -88,8 +90,9 @@ class QueuedReply:
             return BodyState.COMPLETE if self._failure is None else BodyState.FAILED
         return self._state
 
-    def chunks(self) -> Self:
+    def chunks(self, *, idle: float | None = None) -> Self:
         """Iterate over the body; iterating again goes on where the last one stopped."""
+        self._idle = idle
         return self
 
     def __aiter__(self) -> Self:
@@ -102,7 +105,8 @@ class QueuedReply:
                 raise StopAsyncIteration
             if data:
                 return data
-            await self._wait()
+            if await self._wait(self._idle):
+                return b""
 
     def ready(self) -> bytes | None:
         pieces = self._pieces
@@ -191,10 +195,13 @@ class QueuedReply:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _wait(self) -> None:
+    async def _wait(self, idle: float | None = None) -> bool:
+        """Wait until something has come. True: nothing did, for `idle` seconds."""
         if self._waiter is not None:
             raise RuntimeError("a reply has one reader at a time")
-        self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        quiet = None if idle is None else loop.call_later(idle, self._wake)
         try:
             await self._waiter
         except asyncio.CancelledError:
@@ -202,3 +209,6 @@ class QueuedReply:
             raise
         finally:
             self._waiter = None
+            if quiet is not None:
+                quiet.cancel()
+        return not self._pieces and self._failure is None and self._connection is not None

@@ -1,6 +1,6 @@
 """Whether a failed attempt is tried again, and after how long. No I/O, no clock, no sleep.
 
-One table (design/architecture.md section 4; decisions E10, E13-E15; S2 "retry"):
+One table (design/architecture.md section 4; decisions E10, E13-E15, J11; S2 "retry"):
 
 | how far it got                         | again?                                            |
 |----------------------------------------|---------------------------------------------------|
@@ -9,30 +9,37 @@ One table (design/architecture.md section 4; decisions E10, E13-E15; S2 "retry")
 | sending, awaiting_head, no byte back   | yes, if the backend allows replay                 |
 | awaiting_head, bytes of an answer came | no: it may have been executed                     |
 | answer with a retryable status         | yes, if replay allows and Retry-After is bearable |
-| a deadline passed                      | no                                                |
+| first_byte passed, nothing relayed     | only with `on_timeout`, and if replay allows      |
+| another deadline passed                | no                                                |
 | streaming                              | never: the client has bytes                       |
+
+Where a model's tries are used up the next model of its fallback chain follows, under the same table
+(J11); a 5xx that is not worth a second try on the same model is worth one on another.
 """
 
 import random
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from continuum_router.errors import AttemptFailure, Cause, Stage
+from continuum_router.upstream.retry_budget import BudgetRules
 
-_DEADLINES = frozenset(
-    {Cause.FIRST_BYTE_TIMEOUT, Cause.CHUNK_INTERVAL_TIMEOUT, Cause.TOTAL_TIMEOUT}
-)
-_FINAL = _DEADLINES | {Cause.POOL_CLOSED, Cause.ABORTED}
+DEADLINES = frozenset({Cause.FIRST_BYTE_TIMEOUT, Cause.CHUNK_INTERVAL_TIMEOUT, Cause.TOTAL_TIMEOUT})
+_FINAL = (DEADLINES - {Cause.FIRST_BYTE_TIMEOUT}) | {Cause.POOL_CLOSED, Cause.ABORTED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Again:
-    """Try once more after `delay` seconds. `fresh`: same backend, new connection, uncounted."""
+    """Try once more after `delay` seconds.
+
+    `fresh`: same backend, new connection, uncounted. `fallback`: the next model of the chain.
+    """
 
     delay: float
     fresh: bool = False
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,8 @@ class RetryPolicy:
     jitter: bool = True
     retryable_status_codes: Collection[int] = frozenset({429, 502, 503, 504})
     prefer_untried_backends: bool = False
+    on_timeout: bool = False
+    budget: BudgetRules = field(default_factory=BudgetRules)
 
     def decide(
         self,
@@ -70,9 +79,21 @@ class RetryPolicy:
         delay = max(self._backoff(attempt, rng), failure.retry_after or 0.0)
         return Again(delay=delay) if delay < time_left else None
 
+    def may_fall_back(
+        self, failure: AttemptFailure, *, replay_allowed: bool, time_left: float
+    ) -> bool:
+        """True when another model may be tried after this failure, which was the model's last."""
+        if time_left <= 0:
+            return False
+        if failure.cause is Cause.STATUS:
+            return replay_allowed
+        return self._may_repeat(failure, replay_allowed)
+
     def _may_repeat(self, failure: AttemptFailure, replay_allowed: bool) -> bool:
         if failure.cause in _FINAL:
             return False
+        if failure.cause is Cause.FIRST_BYTE_TIMEOUT:
+            return self.on_timeout and replay_allowed
         if failure.stage is Stage.CONNECTING:
             return True
         if failure.stage is Stage.STREAMING or not replay_allowed:

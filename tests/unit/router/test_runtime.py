@@ -1,8 +1,10 @@
 """The snapshot in force is swapped whole; what took the old one keeps it."""
 
+import pytest
+
 from continuum_router.assemble import build_snapshot, build_state
 from continuum_router.config.root import Config
-from continuum_router.runtime import Runtime, Snapshot
+from continuum_router.runtime import ReloadRefused, Runtime, Snapshot
 from support.edge import edge_config
 
 
@@ -40,3 +42,19 @@ async def test_swap() -> None:
     assert runtime.current is new
     assert not runtime.draining
     assert not runtime.stopping
+
+
+async def test_a_configuration_that_changes_a_frozen_key_is_refused() -> None:
+    """S2: no way to a new configuration may widen `timeouts.limits`."""
+    config = edge_config(["http://h:1"])
+    state = build_state(config)
+    runtime = Runtime(build_snapshot(config, state))
+    before = runtime.current
+    wider = edge_config(["http://h:1"], "timeouts: {limits: {max_standard_timeout: 900s}}")
+    with pytest.raises(ReloadRefused, match=r"timeouts\.limits\.max_standard_timeout") as caught:
+        runtime.swap(build_snapshot(wider, state, generation=2))
+    assert caught.value.keys == ("timeouts.limits.max_standard_timeout",)
+    assert runtime.current is before
+    within = edge_config(["http://h:1"], "timeouts: {request: {standard: {total: 500s}}}")
+    runtime.swap(build_snapshot(within, state, generation=2))
+    assert runtime.current.dispatcher.standard.total == 500.0
