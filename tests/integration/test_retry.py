@@ -252,3 +252,85 @@ async def test_prefer_untried_backends() -> None:
             async with running(edge_config(urls, more)) as edge:
                 assert (await edge.post(BODY)).status == 503
             assert [len(b.requests) for b in (one, two, three)] == [1, 1, 1]
+
+
+def _models(*entries: tuple[str, str, str]) -> str:
+    """YAML of backends: name, URL, model."""
+    lines = [f"- {{name: {name}, url: '{url}', models: [{m}]}}\n" for name, url, m in entries]
+    return "backends:\n" + "".join(lines)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_model_that_fails_is_replaced_by_the_next_of_its_chain(
+    stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """J11: the body's other bytes are the client's, and the log tells which model served."""
+    raw = (
+        b'{ "messages":[{"role":"user","content":"\xec\x95\x88 \\u00e9"}],\n "model" : "m",'
+        b' "temperature":0.70, "stream":%s}' % (b"true" if stream else b"false")
+    )
+    good = streams("{}") if stream else answers(reply(b'{"ok":1}'))
+    async with scripted(answers(reply(b"{}", status="503 X"))) as one, scripted(good) as two:
+        entries = _models(("b1", one.url, "m"), ("b2", two.url, "n"))
+        more = f"{QUICK}\nfallbacks: {{m: [gone, n]}}"
+        async with running(edge_config(entries, more)) as edge:
+            with caplog.at_level("INFO", logger="continuum_router.access"):
+                answer = await edge.post(raw=raw)
+            assert answer.status == 200
+            assert answer.headers["x-continuum-backend"] == "b2"
+            assert answer.headers["x-continuum-route"] == "round_robin"
+    assert [seen.body for seen in one.requests] == [raw] * 3
+    assert [seen.body for seen in two.requests] == [raw.replace(b'"m"', b'"n"')]
+    (line,) = [row for row in caplog.records if row.getMessage() == "Request completed"]
+    told = line.__dict__["fields"]
+    assert (told["model"], told["model_used"], told["attempts"]) == ("m", "n", 4)
+
+
+async def test_a_model_without_backends_is_served_by_its_chain() -> None:
+    async with scripted(answers(reply(b'{"ok":1}'))) as two:
+        more = "fallbacks: {m: [n]}"
+        async with running(edge_config(_models(("b2", two.url, "n")), more)) as edge:
+            assert (await edge.post()).status == 200
+            assert (await edge.post({**BODY, "model": "x"})).status == 404
+
+
+async def test_a_model_has_its_own_time() -> None:
+    """S2 model_overrides; user report S13: a wedged backend costs its own requests only."""
+    more = (
+        "timeouts: {request: {model_overrides: {m: {standard: {total: 200ms}, "
+        "streaming: {first_byte: 150ms}}}}}"
+    )
+    async with scripted(answers(reply(), delay=30)) as one, scripted(answers(reply())) as two:
+        entries = _models(("b1", one.url, "m"), ("b2", two.url, "n"))
+        async with running(edge_config(entries, more)) as edge:
+            start = time.monotonic()
+            slow = [edge.post(), edge.stream()]
+            quick = [edge.post({**BODY, "model": "n"}) for _ in range(5)]
+            answered = await asyncio.gather(*slow, *quick)
+            assert [answer.status for answer in answered] == [504, 504, *[200] * 5]
+            assert 0.15 <= time.monotonic() - start < 2.0
+            assert (await edge.get("/health")).status == 200
+    assert len(one.requests) == 2
+
+
+async def test_an_empty_budget_passes_the_failure_on() -> None:
+    """E10: 20 % of the requests of the last 10 s, at least 10; counted."""
+    async with scripted(answers(reply(b"{}", status="503 X"))) as backend:
+        async with running(edge_config([backend.url], QUICK)) as edge:
+            found = [(await edge.post()).status for _ in range(60)]
+            assert found == [503] * 60
+            assert edge.sample("continuum_retry_budget_exhausted_total") > 40
+    assert len(backend.requests) == 60 + 12
+
+
+async def test_a_wedged_backend_is_left_with_on_timeout() -> None:
+    more = (
+        "timeouts: {request: {streaming: {first_byte: 100ms}}}\n"
+        "retry: {on_timeout: true, initial_delay: 1ms}"
+    )
+    async with scripted(in_turn(answers(reply(), delay=30), streams("{}"))) as backend:
+        async with running(edge_config([backend.url], more)) as edge:
+            answer = await edge.stream()
+            assert (answer.status, answer.body.endswith(b"data: [DONE]\n\n")) == (200, True)
+            assert edge.sample(ATTEMPTS, result="failed") == 1
+    assert len(backend.requests) == 2

@@ -222,3 +222,48 @@ async def test_the_openai_client_sees_a_broken_stream_as_an_error() -> None:
                 with pytest.raises(openai.APIError, match="usable answer"):
                     async for _ in stream:
                         pass
+
+
+@pytest.mark.parametrize("gaps", [(0.0, 0.25), (0.25, 0.25)], ids=["quick start", "slow start"])
+async def test_a_silent_stream_is_kept_alive_and_the_openai_client_does_not_mind(
+    gaps: tuple[float, float],
+) -> None:
+    """S6: `: ping` and one line feed, between events only, never before the first data event."""
+    event = (
+        '{"id":"c","object":"chat.completion.chunk","created":1,"model":"m",'
+        '"choices":[{"index":0,"delta":{"content":"안"}}]}'
+    )
+    half = len(sse(event)) // 2
+
+    async def script(peer: Peer) -> None:
+        while await peer.request() is not None:
+            await peer.send(chunked_head())
+            await asyncio.sleep(gaps[0])
+            await peer.send(chunk(b"id: 7\n" + sse(event)))
+            await asyncio.sleep(gaps[1])
+            await peer.send(chunk(sse(event)[:half]))
+            await asyncio.sleep(gaps[1])
+            await peer.send(chunk(sse(event)[half:]), chunk(sse("[DONE]")), LAST_CHUNK)
+
+    more = "server: {listen: '127.0.0.1:0', sse_keepalive: 100ms}"
+    async with scripted(script) as backend, running(edge_config([backend.url], more)) as edge:
+        body = (await edge.stream()).body
+        assert body.count(b": ping\n") >= 4
+        assert b": ping\n\n" not in body
+        assert body.replace(b": ping\n", b"") == b"id: 7\n" + sse(event) * 2 + sse("[DONE]")
+        first, *rest = body.split(b"\n\n")
+        assert b"ping" not in first
+        assert all(b"ping" not in piece.partition(b"data:")[2] for piece in rest)
+        client = openai.AsyncOpenAI(base_url=edge.url + "/v1", api_key="k", max_retries=0)
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "hi"}], stream=True
+        )
+        texts = [part.choices[0].delta.content async for part in stream]
+        assert texts == ["안", "안"]
+        await client.close()
+
+
+async def test_without_the_key_nothing_is_added() -> None:
+    async with scripted(streams(*EVENTS, gap=0.1)) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            assert (await edge.stream()).body == WHOLE

@@ -249,6 +249,12 @@ class Bench:
             )
         )
 
+    def again(self) -> Self:
+        """Ready for another request, with the same books."""
+        self.sink = RecordingSink()
+        self.outcome = Outcome()
+        return self
+
     def change(self, **fields: object) -> None:
         self.dispatcher = replace(self.dispatcher, **fields)  # type: ignore[arg-type]
 

@@ -15,6 +15,9 @@ from continuum_shared.sse import SseEvent, SseOverflow, SseParser
 PEEK_LIMIT = 8 * 1024
 """Bytes held back at most; a longer first event is relayed unseen (decisions E16)."""
 
+LONG_EVENT = 64 * 1024
+"""Bytes after which an unfinished first event counts as one: this is all that is kept of it."""
+
 DEFAULT_ERROR_STATUS = 502
 """Status of an error event that names none."""
 
@@ -53,12 +56,13 @@ class FirstEvent:
             self.seen = self.open = True
             return
         if self._parser is None:
-            self._parser = SseParser()
+            self._parser = SseParser(LONG_EVENT)
         try:
             found = self._parser.feed(data)
         except SseOverflow:
             # Not an error object: those are short. The client will make of it what it can.
             self.seen = self.open = True
+            self._parser = None
             return
         for item in found:
             if isinstance(item, SseEvent):
@@ -67,6 +71,8 @@ class FirstEvent:
                     self.error = _error_of(item)
                 break
         self.open = self.open or self.seen or self._size > PEEK_LIMIT
+        if self.seen:
+            self._parser = None
 
     def take(self) -> bytes:
         """Hand over what was held back; nothing is held any more."""

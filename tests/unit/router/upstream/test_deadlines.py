@@ -133,3 +133,54 @@ def test_causes() -> None:
         Cause.CHUNK_INTERVAL_TIMEOUT,
         Cause.TOTAL_TIMEOUT,
     ]
+
+
+async def _forgiven(deadlines: Deadlines) -> bool:
+    """Wait until a limit passes, then try to go on."""
+    try:
+        await asyncio.sleep(1)
+    except asyncio.CancelledError:
+        return deadlines.forgive()
+    raise AssertionError("no limit has passed")
+
+
+async def test_a_limit_that_is_forgiven_leaves_the_total() -> None:
+    deadlines = Deadlines(Limits(total=3 * SHORT, first_byte=SHORT))
+    with pytest.raises(TimeoutError):
+        async with deadlines:
+            for _ in range(2):
+                deadlines.await_first()
+                assert await _forgiven(deadlines)
+                assert not deadlines.expired
+            deadlines.await_first()
+            await asyncio.sleep(1)
+    assert deadlines.armed is Limit.TOTAL
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_the_total_is_not_forgiven() -> None:
+    deadlines = Deadlines(Limits(total=SHORT))
+    with pytest.raises(TimeoutError):
+        async with deadlines:
+            try:
+                await asyncio.sleep(1)
+            except asyncio.CancelledError:
+                assert not deadlines.forgive()
+                raise
+
+
+async def test_nothing_to_forgive() -> None:
+    deadlines = Deadlines(Limits(total=LONG))
+    async with deadlines:
+        assert not deadlines.forgive()
+
+
+async def test_other_limits_and_the_same_end() -> None:
+    deadlines = Deadlines(Limits(total=LONG, first_byte=LONG))
+    end = deadlines.time_left
+    deadlines.change(Limits(total=99 * LONG, first_byte=SHORT))
+    deadlines.await_first()
+    assert deadlines.armed is Limit.FIRST_BYTE
+    assert deadlines.time_left <= end

@@ -8,6 +8,7 @@ from continuum_router.errors import AttemptFailure, Cause, Stage, UpstreamFailed
 from continuum_router.upstream.deadlines import Deadlines, Limits
 from continuum_router.upstream.relay import COLLECT_LIMIT, ErrorEvent, Relay
 from support.dispatch import JSON_HEADERS, SSE_HEADERS, FakeReply, RecordingSink
+from support.virtual_time import now, on_virtual_time
 
 EVENT = b'data: {"a":1}\n\n'
 CUT = AttemptFailure(Stage.STREAMING, Cause.CUT)
@@ -171,3 +172,60 @@ async def test_a_congested_client_is_cut_because_it_would_not_read_the_event() -
     sink.congested = True
     await relay.break_off(UpstreamFailed(), "r1")
     assert sink.end == "cut"
+
+
+def _keeping(reply: FakeReply, sink: RecordingSink | None = None) -> tuple[Relay, RecordingSink]:
+    used = RecordingSink() if sink is None else sink
+    relay = Relay(
+        reply,
+        used,
+        wants_stream=True,
+        deadlines=Deadlines(Limits(total=500)),
+        taps=(),
+        on_first_frame=lambda: None,
+        keepalive=10.0,
+    )
+    return relay, used
+
+
+@on_virtual_time
+async def test_a_silent_stream_gets_comments_after_its_first_event() -> None:
+    """S6: a comment with a single line feed, not before the first data event."""
+    reply = FakeReply(200, 35.0, b": hello\n\n", 25.0, EVENT, 35.0, EVENT, headers=SSE_HEADERS)
+    relay, sink = _keeping(reply)
+    await relay.run()
+    assert sink.pieces == [b": hello\n\n" + EVENT, *[b": ping\n"] * 3, EVENT]
+    assert sink.end == "finished"
+
+
+@on_virtual_time
+async def test_comments_are_never_put_into_an_event() -> None:
+    half = 5
+    reply = FakeReply(200, EVENT, EVENT[:half], 15.0, EVENT[half:], headers=SSE_HEADERS)
+    relay, sink = _keeping(reply)
+    await relay.run()
+    # Half an event is held back, so the client stands between two events.
+    assert sink.body == EVENT + b": ping\n" + EVENT
+    long = b"data: " + b"x" * 70_000
+    relay, sink = _keeping(FakeReply(200, EVENT, long, 15.0, b"\n\n", headers=SSE_HEADERS))
+    await relay.run()
+    assert sink.body == EVENT + long + b"\n\n"
+
+
+@on_virtual_time
+async def test_a_client_that_does_not_read_gets_no_comments() -> None:
+    sink = RecordingSink(congested=True)
+    relay, _ = _keeping(FakeReply(200, EVENT, 35.0, EVENT, headers=SSE_HEADERS), sink)
+    await relay.run()
+    assert sink.pieces == [EVENT, EVENT]
+
+
+@on_virtual_time
+async def test_comments_give_the_backend_no_more_time() -> None:
+    relay, sink = _keeping(FakeReply(200, EVENT, 100.0, EVENT, headers=SSE_HEADERS))
+    relay._deadlines = Deadlines(Limits(total=500, chunk_interval=25.0))
+    with pytest.raises(TimeoutError):
+        async with relay._deadlines:
+            await relay.run()
+    assert sink.pieces == [EVENT, b": ping\n", b": ping\n"]
+    assert now() == 25.0

@@ -150,3 +150,29 @@ NOW = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 )
 def test_retry_after(value: str | None, seconds: float | None) -> None:
     assert parse_retry_after(value, NOW) == seconds
+
+
+LATE = AttemptFailure(Stage.STREAMING, Cause.FIRST_BYTE_TIMEOUT)
+
+
+def test_a_first_byte_that_passed_is_tried_again_when_asked_for() -> None:
+    assert _decide(LATE) is None
+    policy = RetryPolicy(jitter=False, on_timeout=True)
+    assert _decide(LATE, policy) == LATER
+    assert _decide(LATE, policy, replay_allowed=False) is None
+    total = AttemptFailure(Stage.AWAITING_HEAD, Cause.TOTAL_TIMEOUT)
+    assert _decide(total, policy) is None
+
+
+@pytest.mark.parametrize("replay", [True, False])
+@pytest.mark.parametrize("name", TABLE)
+def test_what_may_be_repeated_may_go_to_another_model(name: str, replay: bool) -> None:
+    """The same table, but a status ends on its model and not on the chain."""
+    failure, with_replay, without = TABLE[name]
+    again = with_replay if replay else without
+    expected = replay if failure.cause is Cause.STATUS else again is not None
+    policy = RetryPolicy()
+    if again != FRESH:
+        found = policy.may_fall_back(failure, replay_allowed=replay, time_left=9.0)
+        assert found is expected
+    assert not policy.may_fall_back(failure, replay_allowed=replay, time_left=0.0)
