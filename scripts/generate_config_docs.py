@@ -129,7 +129,8 @@ def _type(annotation: Any, unit: Kind | None = None) -> str:
     if get_origin(kind) is tuple:
         return "list: " + _type(get_args(kind)[0])
     if get_origin(kind) is dict:
-        return "map of name to secret"
+        inner = "secret" if strip_optional(get_args(kind)[1]) is Secret else "text"
+        return f"map of name to {inner}"
     words: dict[Any, str] = {
         bool: "true, false",
         int: "whole number",

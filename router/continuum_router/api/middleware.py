@@ -8,7 +8,7 @@ logging", "rejection logging"). A refused request is counted exactly once (decis
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import orjson
@@ -16,6 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
+from continuum_router.api.route_table import RouteTable, plain_path
 from continuum_router.api.scope import Scope, read_scope
 from continuum_router.errors import (
     BadRequest,
@@ -44,10 +45,6 @@ class Route:
     api: bool = False
     cacheable: bool = False
     generates: bool = False
-
-
-Routes = Mapping[str, Mapping[str, Route]]
-"""path → method → route."""
 
 
 class ActiveCount:
@@ -79,7 +76,7 @@ class Edge:
         self,
         *,
         runtime: Runtime,
-        routes: Routes,
+        routes: RouteTable[Route],
         metrics: EdgeMetrics,
         active: ActiveCount,
         clock: Callable[[], float],
@@ -131,11 +128,12 @@ class Edge:
         return response
 
     def _find(self, request: web.BaseRequest, scope: Scope) -> Route:
-        path = request.rel_url.raw_path
-        methods = self._routes.get(path)
-        if methods is None:
+        path = plain_path(request.raw_path)
+        scope.path = path
+        found = self._routes.find(path)
+        if found is None:
             raise NotFound
-        scope.route = path
+        scope.route, methods = found
         route = methods.get(request.method)
         if route is None:
             scope.endpoint = next(iter(methods.values())).endpoint

@@ -54,7 +54,7 @@ class Dispatcher:
         nobody is there to be answered. A cancellation passes through, with the lease ended and the
         upstream connection aborted.
         """
-        members = self.pool.for_model(call.request.model)
+        members = self.pool.for_model(call.request.model) if call.only is None else (call.only,)
         if not members:
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
             raise ModelNotFound(param="model") if routable else NoBackend()
@@ -167,7 +167,7 @@ class _Run:
                     _keep_connection(reply)
                     return again, result
             try:
-                await self._relay(reply)
+                await self._relay(reply, choice.backend)
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
@@ -176,11 +176,10 @@ class _Run:
     async def _send(self, choice: Choice) -> UpstreamReply:
         """Stops 8 and 9, with the one uncounted retry on a fresh connection (decisions E14)."""
         rules, call = self.rules, self.call
-        request = rules.preparer.prepare(
-            call.request.endpoint, call.request.raw, call.inbound, choice.backend
-        )
+        request = rules.preparer.prepare_request(call.request, call.inbound, choice.backend)
         self.stage = Stage.CONNECTING
-        fresh = False
+        # A body that passes by only once is not risked on a kept connection.
+        fresh = request.tail is not None
         while True:
             self.sent_at = rules.state.clock()
             self.deadlines.await_nothing()
@@ -201,7 +200,7 @@ class _Run:
             self.stage = Stage.STREAMING
             return reply
 
-    async def _relay(self, reply: UpstreamReply) -> None:
+    async def _relay(self, reply: UpstreamReply, backend: Backend) -> None:
         """Stop 10."""
         call = self.call
         if not call.request.stream:
@@ -211,8 +210,9 @@ class _Run:
             call.sink,
             wants_stream=call.request.stream,
             deadlines=self.deadlines,
-            taps=(self.usage,),
+            taps=(self.usage, *call.taps),
             on_first_frame=self._first_frame,
+            answers_as=self.rules.preparer.answers_as(call.request, backend),
         )
         await self.relay.run()
 
@@ -251,7 +251,7 @@ class _Run:
         return self.rules.retry.decide(
             failure,
             attempt=self.call.outcome.attempts,
-            replay_allowed=choice.backend.replay_allowed,
+            replay_allowed=choice.backend.replay_allowed and self.call.request.replayable,
             fresh_used=fresh_used,
             time_left=self.deadlines.time_left,
             rng=self.rules.state.rng,
