@@ -132,7 +132,7 @@ def _type(annotation: Any, unit: Kind | None = None) -> str:
     if get_origin(kind) is tuple:
         return "list: " + _type(get_args(kind)[0])
     if get_origin(kind) is dict:
-        inner = _type(get_args(kind)[1])
+        inner = "secret" if strip_optional(get_args(kind)[1]) is Secret else "text"
         return f"map of name to {inner}"
     words: dict[Any, str] = {
         bool: "true, false",

@@ -8,13 +8,16 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import aiohttp
 
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
+from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.config.backends import BackendConfig, Replay
@@ -38,6 +41,7 @@ from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.routing.selector import RoutingMetrics, Selector
 from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
 from continuum_router.runtime import Runtime, Snapshot
@@ -70,6 +74,7 @@ class State:
     lookup: IndexLookup | None
     scorer: KvScorer | None
     catalog: Catalog
+    homes: ResponseHomes = field(default_factory=ResponseHomes)
     round_robin: RoundRobin = field(default_factory=RoundRobin)
     event_session: aiohttp.ClientSession | None = None
 
@@ -131,6 +136,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
     request_rules = RequestRules(
         want_keys=config.prefix_routing.enabled,
         max_prefix_length=config.prefix_routing.max_prefix_length,
+        aliases=aliases_of(backends),
     )
     dispatcher = Dispatcher(
         pool=Pool(backends),
@@ -140,7 +146,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             scorer=state.scorer if config.prefix_routing.enabled else None,
             success_rate=state.dispatch.fleet.success_rate,
         ),
-        preparer=Preparer(backends),
+        preparer=Preparer(backends, rewrite_response_model=config.server.rewrite_response_model),
         retry=_retry(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
@@ -166,6 +172,19 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
     )
 
 
+def check_tls_files(snapshot: Snapshot) -> None:
+    """Read the certificates of every backend once, so that a wrong path is told at the start.
+
+    Raises TlsFileError whose text names the backend.
+    """
+    for backend in snapshot.dispatcher.pool.backends:
+        if backend.url.tls:
+            try:
+                tls_context(backend.tls)
+            except TlsFileError as err:
+                raise TlsFileError(err.key, f"{err.reason} (backend {backend.name})") from None
+
+
 def build_server(runtime: Runtime, state: State) -> EdgeServer:
     """Make the server for clients. Needs the running loop."""
     return make_server(
@@ -174,6 +193,7 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
         edge_metrics=state.edge_metrics,
         active=state.active,
         clock=time.monotonic,
+        homes=state.homes,
     )
 
 
@@ -223,7 +243,21 @@ def backend_of(entry: BackendConfig) -> Backend:
         max_connections=entry.max_connections,
         enabled=entry.enabled,
         internal=entry.internal,
+        aliases=MappingProxyType(dict(entry.aliases)),
+        auth_scheme=entry.auth_scheme,
+        organization=entry.organization,
+        tls=entry.tls,
     )
+
+
+def aliases_of(backends: Sequence[Backend]) -> dict[str, str]:
+    """Client's name → name that prefix keys are made of: what the first backend calls it (A1)."""
+    found: dict[str, str] = {}
+    for backend in backends:
+        if backend.enabled and not backend.internal:
+            for model in (*backend.models, *backend.aliases):
+                found.setdefault(model, backend.real_name(model))
+    return {name: real for name, real in found.items() if name != real}
 
 
 def _index(section: KvCacheIndexConfig) -> KvIndex:

@@ -14,9 +14,11 @@ from continuum_router.assemble import (
     build_server,
     build_snapshot,
     build_state,
+    check_tls_files,
     start_tasks,
     stop_state,
 )
+from continuum_router.backends.credentials import TlsFileError
 from continuum_router.config.root import Config
 from continuum_router.runtime import Runtime
 from continuum_shared.config.kinds import ListenAddress
@@ -63,8 +65,16 @@ class Router:
         return ListenAddress(host=listen.host, port=self._runner.addresses[0][1])
 
     async def start(self) -> None:
-        """Listen, then begin what runs beside. Raises StartFailed when the address is not free."""
+        """Listen, then begin what runs beside.
+
+        Raises StartFailed when the address is not free or a certificate cannot be read.
+        """
         listen = self._config.server.listen
+        try:
+            check_tls_files(self.runtime.current)
+        except TlsFileError as err:
+            await stop_state(self.state)
+            raise StartFailed(str(err)) from None
         await self._runner.setup()
         self._site = (
             web.UnixSite(self._runner, listen.socket_path, backlog=BACKLOG)

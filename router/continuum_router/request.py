@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import orjson
 
@@ -25,6 +25,7 @@ from continuum_shared.prefix_key import (
     chat_key_text,
     completions_key_text,
     derive,
+    responses_key_text,
 )
 
 MAX_MODEL_LENGTH = 256
@@ -49,22 +50,48 @@ class Endpoint(StrEnum):
 
     CHAT = "chat_completions"
     COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+    AUDIO = "audio"
+    IMAGES = "images"
+    PASSTHROUGH = "passthrough"
 
     @property
     def path(self) -> str:
-        """The path under which clients reach it."""
+        """The path under which clients reach it; one that ends in a slash leads to several."""
         return _PATHS[self]
 
 
 _PATHS: Mapping[Endpoint, str] = {
     Endpoint.CHAT: "/v1/chat/completions",
     Endpoint.COMPLETIONS: "/v1/completions",
+    Endpoint.RESPONSES: "/v1/responses",
+    Endpoint.EMBEDDINGS: "/v1/embeddings",
+    Endpoint.RERANK: "/v1/rerank",
+    Endpoint.SCORE: "/v1/score",
+    Endpoint.TOKENIZE: "/tokenize",
+    Endpoint.DETOKENIZE: "/detokenize",
+    Endpoint.AUDIO: "/v1/audio/",
+    Endpoint.IMAGES: "/v1/images/",
+    Endpoint.PASSTHROUGH: "/",
 }
+
+COMPLETING = (Endpoint.CHAT, Endpoint.COMPLETIONS)
+"""Endpoints whose input is checked before it is sent on."""
 
 _KEY_TEXTS: Mapping[Endpoint, Callable[[Mapping[str, object]], KeyText | None]] = {
     Endpoint.CHAT: chat_key_text,
     Endpoint.COMPLETIONS: completions_key_text,
+    Endpoint.RESPONSES: responses_key_text,
 }
+
+
+def _no_key_text(_body: Mapping[str, object]) -> KeyText | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,22 +99,52 @@ class RequestRules:
     """What the configuration says about reading a request.
 
     `want_keys` is `prefix_routing.enabled`: without it nothing is hashed and requests have no keys.
-    `max_prefix_length` is in bytes (S0 "Prefix key").
+    `max_prefix_length` is in bytes (S0 "Prefix key"). `aliases` maps a client's name for a model to
+    the name that backends know: keys are made of the latter (decisions A1).
     """
 
     want_keys: bool = True
     max_prefix_length: int = DEFAULT_MAX_PREFIX_LENGTH
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+class Tail(Protocol):
+    """The rest of a body that is still on its way from the client."""
+
+    @property
+    def started(self) -> bool:
+        """True once a piece was taken: from then on the request cannot be sent again."""
+
+    async def next(self) -> bytes:
+        """The next bytes, b"" at the end. Raises RouterError when the client fails to send."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A body that is not JSON. `length` is its size, None when it ends where the client says.
+
+    `model_at` are the offsets in `ChatRequest.raw` between which a form's model stands. `tail`
+    gives what follows `raw`, None when that is all.
+    """
+
+    length: int | None
+    model_at: tuple[int, int] | None = None
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A request for a completion.
+    """A request for a completion, or for anything else that an engine generates.
 
     `raw` are the client's bytes, decoded from a content coding if there was one. `body` is
     read-only by agreement. `prefix` is the key of index lookups; it is None when the request
     carries a salt of its own, because what the index knows was stored without that salt (decisions
     C41). `hash_key` is the Tier 1 key: the same, with the salt mixed in. Both are None when the
     body has no text to key or no feature asks for keys.
+
+    `model` is the name that the client sent, "" when it named none. `path` and `method` are set
+    where the endpoint does not fix them. `upload` is set when `raw` is only the beginning of the
+    body, or when it is a form.
     """
 
     endpoint: Endpoint
@@ -97,19 +154,28 @@ class ChatRequest:
     stream: bool
     prefix: PrefixKey | None
     hash_key: PrefixKey | None
+    path: str = ""
+    method: str = "POST"
+    upload: Upload | None = None
+
+    @property
+    def replayable(self) -> bool:
+        """False once a part of the body has been sent that is not kept here."""
+        return self.upload is None or self.upload.tail is None or not self.upload.tail.started
 
 
 def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatRequest:
-    """Read a chat or completion request.
+    """Read a request with a JSON body.
 
     Raises BadRequest (400, OpenAI-shaped, `param` named) for what is not valid JSON, not an object,
-    lacks `model` or its input, or has one of the fields below in another type.
+    lacks `model` or its input, or has one of the fields below in another type. Beside chats and
+    completions the model may be absent ("") and the input is the engine's to judge.
     """
     body = parse_object(raw)
-    model = _model(body)
+    model = _model(body, required=endpoint in COMPLETING)
     if endpoint is Endpoint.CHAT:
         _check_messages(body)
-    else:
+    elif endpoint is Endpoint.COMPLETIONS:
         _check_prompt(body)
     stream = body.get("stream")
     if stream is not None and type(stream) is not bool:
@@ -117,9 +183,10 @@ def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatR
     salt = _salt(body)
     prefix = hash_key = None
     if rules.want_keys:
-        key_text = _KEY_TEXTS[endpoint](body)
+        key_text = _KEY_TEXTS.get(endpoint, _no_key_text)(body)
         if key_text is not None:
-            hash_key = derive(model, key_text, rules.max_prefix_length, salt)
+            name = rules.aliases.get(model, model)
+            hash_key = derive(name, key_text, rules.max_prefix_length, salt)
             prefix = hash_key if salt is None else None
     return ChatRequest(
         endpoint=endpoint,
@@ -139,7 +206,8 @@ def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules)
     prefix = hash_key = None
     if key_text is not None:
         salt = _salt(request.body)
-        hash_key = derive(model, key_text, rules.max_prefix_length, salt)
+        name = rules.aliases.get(model, model)
+        hash_key = derive(name, key_text, rules.max_prefix_length, salt)
         prefix = hash_key if salt is None else None
     return replace(
         request,
@@ -188,12 +256,60 @@ def _refuse_constant(_name: str) -> NoReturn:
     raise ValueError("not JSON")
 
 
-def _model(body: Mapping[str, object]) -> str:
+def parse_opaque(  # noqa: PLR0913  one request, field by field
+    endpoint: Endpoint,
+    raw: bytes,
+    *,
+    model: bytes | None = None,
+    stream: bool = False,
+    path: str = "",
+    method: str = "POST",
+    upload: Upload | None = None,
+) -> ChatRequest:
+    """A request whose body is not read: a form with its `model` field, or anything at all.
+
+    Raises BadRequest for a model that cannot be one.
+    """
+    name = ""
+    if model is not None:
+        try:
+            name = check_model(model.decode("utf-8"))
+        except UnicodeDecodeError:
+            _invalid("model", "it must be UTF-8 text")
+    return ChatRequest(
+        endpoint=endpoint,
+        raw=raw,
+        body={},
+        model=name,
+        stream=stream,
+        prefix=None,
+        hash_key=None,
+        path=path,
+        method=method,
+        upload=upload,
+    )
+
+
+def missing_model() -> BadRequest:
+    """The refusal of a request that must name a model and does not."""
+    return BadRequest(
+        "Missing required parameter: 'model'.", param="model", code="missing_required_parameter"
+    )
+
+
+def _model(body: Mapping[str, object], *, required: bool) -> str:
     model = body.get("model")
     if model is None:
-        _missing("model")
+        if required:
+            raise missing_model()
+        return ""
     if type(model) is not str:
         _wrong_type("model", "a string", model)
+    return check_model(model)
+
+
+def check_model(model: str) -> str:
+    """Return a model's name. Raises BadRequest for one that no log line should have to carry."""
     if not model:
         _invalid("model", "it must not be empty")
     if len(model) > MAX_MODEL_LENGTH:

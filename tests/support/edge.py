@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -82,7 +83,8 @@ class Edge:
         """Send one request and read everything that comes back."""
         data = json.dumps(BODY if body is None else body).encode() if raw is None else raw
         sent = {"Content-Type": "application/json", **(headers or {})}
-        async with self.session.post(self.url + path, data=data, headers=sent) as response:
+        source = io.BytesIO(data) if len(data) > 1_000_000 else data
+        async with self.session.post(self.url + path, data=source, headers=sent) as response:
             return await read_answer(response)
 
     async def get(self, path: str) -> Answer:

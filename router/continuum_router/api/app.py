@@ -19,10 +19,13 @@ from aiohttp.web_protocol import RequestHandler
 from continuum_router.api.chat import Generate
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.hangup_watch import HangupWatch
-from continuum_router.api.middleware import ActiveCount, Edge, Route, Routes
+from continuum_router.api.middleware import ActiveCount, Edge, Handler, Route
 from continuum_router.api.models import Models
 from continuum_router.api.ops import Exposition, Health, Ready
-from continuum_router.request import Endpoint
+from continuum_router.api.proxy import Proxy
+from continuum_router.api.route_table import RouteTable
+from continuum_router.request import COMPLETING, Endpoint
+from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.runtime import Runtime
 from continuum_shared.metrics import Metrics
 
@@ -36,6 +39,21 @@ LINGER_SECONDS = 5.0
 
 MAX_HEADER_BYTES = 16 * 1024
 MAX_HEADERS = 128
+
+PROXIED = (
+    Endpoint.RESPONSES,
+    Endpoint.EMBEDDINGS,
+    Endpoint.RERANK,
+    Endpoint.SCORE,
+    Endpoint.TOKENIZE,
+    Endpoint.DETOKENIZE,
+    Endpoint.AUDIO,
+    Endpoint.IMAGES,
+)
+"""What is passed on as it is."""
+
+PASSED_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
+"""Methods of `server.passthrough_paths`."""
 
 
 class EdgeRequest(web.BaseRequest):
@@ -130,25 +148,34 @@ class EdgeServer(web.Server):
         return EdgeRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
-def make_routes(runtime: Runtime, metrics: Metrics) -> Routes:
+def make_routes(runtime: Runtime, metrics: Metrics, homes: ResponseHomes) -> RouteTable[Route]:
     """Every path of the edge. Management paths do not exist (decisions J20)."""
+    exact: dict[str, dict[str, Route]] = {}
+    below: dict[str, dict[str, Route]] = {}
+    for endpoint in COMPLETING:
+        handler = Generate(runtime, endpoint)
+        exact[endpoint.path] = {"POST": _generating(endpoint, handler, cacheable=True)}
 
-    def generate(endpoint: Endpoint) -> dict[str, Route]:
-        return {
-            "POST": Route(
-                endpoint=EndpointLabel(endpoint.value),
-                handler=Generate(runtime, endpoint),
-                api=True,
-                cacheable=True,
-                generates=True,
-            )
-        }
+    def proxy(endpoint: Endpoint) -> Route:
+        wanted = homes if endpoint is Endpoint.RESPONSES else None
+        return _generating(endpoint, Proxy(runtime, endpoint, homes=wanted))
 
+    for endpoint in PROXIED:
+        table = below if endpoint.path.endswith("/") else exact
+        table[endpoint.path] = {"POST": proxy(endpoint)}
+    responses = proxy(Endpoint.RESPONSES)
+    below[Endpoint.RESPONSES.path + "/"] = dict.fromkeys(("GET", "POST", "DELETE"), responses)
+    through = proxy(Endpoint.PASSTHROUGH)
+    for path in runtime.current.config.server.passthrough_paths:
+        methods = dict.fromkeys(PASSED_METHODS, through)
+        if path.endswith("/*"):
+            below.setdefault(path.removesuffix("*"), methods)
+        else:
+            exact.setdefault(path, methods)
     health = Route(endpoint=EndpointLabel.HEALTH, handler=Health())
     ready = Route(endpoint=EndpointLabel.HEALTH, handler=Ready(runtime))
     models = Route(endpoint=EndpointLabel.MODELS, handler=Models(runtime), api=True)
     exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))
-    routes: dict[str, dict[str, Route]] = {e.path: generate(e) for e in Endpoint}
     for path, route in {
         "/v1/models": models,
         "/health": health,
@@ -156,8 +183,18 @@ def make_routes(runtime: Runtime, metrics: Metrics) -> Routes:
         "/health/ready": ready,
         "/metrics": exposition,
     }.items():
-        routes[path] = {"GET": route, "HEAD": route}
-    return routes
+        exact[path] = {"GET": route, "HEAD": route}
+    return RouteTable(exact=exact, below=below)
+
+
+def _generating(endpoint: Endpoint, handler: Handler, *, cacheable: bool = False) -> Route:
+    return Route(
+        endpoint=EndpointLabel(endpoint.value),
+        handler=handler,
+        api=True,
+        cacheable=cacheable,
+        generates=True,
+    )
 
 
 def make_server(
@@ -167,11 +204,12 @@ def make_server(
     edge_metrics: EdgeMetrics,
     active: ActiveCount,
     clock: Callable[[], float],
+    homes: ResponseHomes,
 ) -> EdgeServer:
     """Return the server for a runtime. To be called with the loop running."""
     edge = Edge(
         runtime=runtime,
-        routes=make_routes(runtime, metrics),
+        routes=make_routes(runtime, metrics, homes),
         metrics=edge_metrics,
         active=active,
         clock=clock,

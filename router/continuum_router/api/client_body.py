@@ -5,13 +5,14 @@ a small bomb is refused like a large body, after as little work (user reports S9
 """
 
 import asyncio
+from collections.abc import Iterator
 
 from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11
 from aiohttp.http_exceptions import HttpProcessingError
 
 from continuum_router.errors import BadRequest, BodyTooLarge, ClientGone, UnsupportedBody
-from continuum_router.upstream.content_coding import CodingDamaged, inflater_for
+from continuum_router.upstream.content_coding import CodingDamaged, Inflater, inflater_for
 
 STALL_SECONDS = 60.0
 """How long a client may stay silent inside its body."""
@@ -35,6 +36,67 @@ class ExpectationFailed(BadRequest):
     default_message = "The only expectation this server meets is 100-continue."
 
 
+class ClientBody:
+    """The body of one request as it comes, decoded, never more than `limit` bytes of it.
+
+    `begin` first, then `next` until it gives b"". Both raise RouterError for what is wrong with the
+    body, ClientGone when the client left in the middle. `started` is the caller's mark, see
+    `request.Tail`: it is set by `next` after `hand_over`.
+    """
+
+    def __init__(self, request: web.BaseRequest, limit: int) -> None:
+        self._request = request
+        self._limit = limit
+        self._size = 0
+        self._handed_over = False
+        self._inflater: Inflater | None = None
+        self._decoded: Iterator[bytes] = iter(())
+        self.started = False
+
+    async def begin(self) -> None:
+        """Check what is announced; answer `Expect: 100-continue` (decisions H9)."""
+        coding = self._request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
+        if coding not in _CODINGS:
+            raise UnsupportedBody(headers={"Accept-Encoding": "gzip, deflate"})
+        announced = self._request.content_length
+        if announced is not None and announced > self._limit:
+            raise BodyTooLarge
+        await _meet_expectation(self._request)
+        self._inflater = inflater_for(coding)
+
+    @property
+    def length(self) -> int | None:
+        """The announced size, when that is the size of what `next` gives."""
+        return None if self._inflater is not None else self._request.content_length
+
+    def hand_over(self) -> None:
+        """From now on what is read is not kept: the request cannot be repeated any more."""
+        self._handed_over = True
+
+    async def next(self) -> bytes:
+        """The next bytes, b"" at the end."""
+        self.started = self.started or self._handed_over
+        try:
+            while True:
+                for piece in self._decoded:
+                    self._size += len(piece)
+                    if self._size > self._limit:
+                        raise BodyTooLarge
+                    return piece
+                raw = await _next_piece(self._request)
+                if not raw:
+                    break
+                self._decoded = iter((raw,)) if self._inflater is None else self._inflater.feed(raw)
+            if self._inflater is not None:
+                self._inflater.close()
+        except (CodingDamaged, web.RequestPayloadError, HttpProcessingError):
+            raise BadRequest(
+                "The request body is damaged: its content or transfer coding cannot be read.",
+                code="invalid_body",
+            ) from None
+        return b""
+
+
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     """Return the whole body, at most `limit` bytes of it after decoding.
 
@@ -42,30 +104,11 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     (decisions H9). Raises RouterError for everything that is wrong with the body, ClientGone when
     the client left in the middle.
     """
-    coding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
-    if coding not in _CODINGS:
-        raise UnsupportedBody(headers={"Accept-Encoding": "gzip, deflate"})
-    announced = request.content_length
-    if announced is not None and announced > limit:
-        raise BodyTooLarge
-    await _meet_expectation(request)
-    inflater = inflater_for(coding)
+    body = ClientBody(request, limit)
+    await body.begin()
     pieces: list[bytes] = []
-    size = 0
-    try:
-        while raw := await _next_piece(request):
-            for piece in (raw,) if inflater is None else inflater.feed(raw):
-                size += len(piece)
-                if size > limit:
-                    raise BodyTooLarge
-                pieces.append(piece)
-        if inflater is not None:
-            inflater.close()
-    except (CodingDamaged, web.RequestPayloadError, HttpProcessingError):
-        raise BadRequest(
-            "The request body is damaged: its content or transfer coding cannot be read.",
-            code="invalid_body",
-        ) from None
+    while piece := await body.next():
+        pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -8,7 +8,7 @@ logging", "rejection logging"). A refused request is counted exactly once (decis
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import orjson
@@ -16,6 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
+from continuum_router.api.route_table import RouteTable, plain_path
 from continuum_router.api.scope import Scope, read_scope
 from continuum_router.errors import (
     BadRequest,
@@ -47,10 +48,6 @@ class Route:
     generates: bool = False
 
 
-Routes = Mapping[str, Mapping[str, Route]]
-"""path → method → route."""
-
-
 class ActiveCount:
     """How many client requests are being worked on, and whether that has come to none."""
 
@@ -80,7 +77,7 @@ class Edge:
         self,
         *,
         runtime: Runtime,
-        routes: Routes,
+        routes: RouteTable[Route],
         metrics: EdgeMetrics,
         active: ActiveCount,
         clock: Callable[[], float],
@@ -138,11 +135,12 @@ class Edge:
         return response
 
     def _find(self, request: web.BaseRequest, scope: Scope) -> Route:
-        path = request.rel_url.raw_path
-        methods = self._routes.get(path)
-        if methods is None:
+        path = plain_path(request.raw_path)
+        scope.path = path
+        found = self._routes.find(path)
+        if found is None:
             raise NotFound
-        scope.route = path
+        scope.route, methods = found
         route = methods.get(request.method) or next(iter(methods.values()))
         scope.endpoint = route.endpoint
         scope.cacheable = route.cacheable

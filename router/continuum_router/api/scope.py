@@ -25,7 +25,8 @@ class Scope:
 
     `client_id` is the client's own request id, kept only for the log (decisions G5); `trace_id`
     comes from a W3C traceparent header. `started` is monotonic seconds. `error` is what the client
-    was told, when it was told an error of ours; `sink` where a relayed answer goes.
+    was told, when it was told an error of ours; `sink` where a relayed answer goes. `path` is the
+    path as sent, `route` the entry of the table it fell under, which is what logs name.
     """
 
     request_id: str
@@ -33,6 +34,7 @@ class Scope:
     method: str
     endpoint: EndpointLabel = EndpointLabel.OTHER
     route: str = ""
+    path: str = ""
     cacheable: bool = False
     routing_headers: bool = False
     model: str | None = None

@@ -11,18 +11,34 @@ from enum import StrEnum
 from typing import Protocol, Self
 
 
+class BodyTail(Protocol):
+    """The rest of a request body that was not read whole before the request was sent.
+
+    `started` is True once a piece was taken: from then on the request cannot be sent again.
+    """
+
+    @property
+    def started(self) -> bool:
+        """See the class."""
+
+    async def next(self) -> bytes:
+        """The next bytes, b"" at the end. Raises what the client's side raises."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpstreamRequest:
     """A request in wire form.
 
     `head` is the request line and all header lines, ending in CRLF CRLF; its framing headers
     (Content-Length) agree with `body`. Neither is shown by repr: they hold prompts and keys.
-    `method` is needed to read the answer: HEAD has no body.
+    `method` is needed to read the answer: HEAD has no body. `tail` gives what follows `body`,
+    framed as the head says; it is read piece by piece while it is sent.
     """
 
     method: str
     head: bytes = field(repr=False)
     body: bytes = field(default=b"", repr=False)
+    tail: BodyTail | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,11 @@ own. A new one is a member of the configuration's enum and a row here, not a bra
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from continuum_router.config.backends import BackendType
+from continuum_router.config.management import SGLANG_MANAGEMENT, VLLM_MANAGEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class Kind:
     ``health_paths`` are tried in order, the next when one is not implemented (decisions E1);
     ``models_path`` answers the model list. ``auth_header`` and ``auth_prefix`` carry an API key
     (H12). ``publishes_events`` says whether an engine of this type can feed the KV index.
+    ``management`` are the paths of this engine that are never passed on (decisions J20).
     """
 
     health_paths: tuple[str, ...]
@@ -25,6 +27,7 @@ class Kind:
     auth_header: str
     auth_prefix: str
     publishes_events: bool
+    management: frozenset[str]
 
 
 _OPENAI_LIKE = Kind(
@@ -33,18 +36,17 @@ _OPENAI_LIKE = Kind(
     auth_header="Authorization",
     auth_prefix="Bearer ",
     publishes_events=True,
+    management=VLLM_MANAGEMENT,
 )
 
 KINDS: Mapping[BackendType, Kind] = MappingProxyType(
     {
         BackendType.VLLM: _OPENAI_LIKE,
-        BackendType.SGLANG: _OPENAI_LIKE,
-        BackendType.GENERIC: Kind(
-            health_paths=_OPENAI_LIKE.health_paths,
-            models_path=_OPENAI_LIKE.models_path,
-            auth_header=_OPENAI_LIKE.auth_header,
-            auth_prefix=_OPENAI_LIKE.auth_prefix,
+        BackendType.SGLANG: replace(_OPENAI_LIKE, management=SGLANG_MANAGEMENT),
+        BackendType.GENERIC: replace(
+            _OPENAI_LIKE,
             publishes_events=False,
+            management=VLLM_MANAGEMENT | SGLANG_MANAGEMENT,
         ),
     }
 )

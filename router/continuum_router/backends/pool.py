@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from continuum_router.config.backends import BackendType
+from continuum_router.config.backends import BackendType, TlsConfig
 from continuum_shared.config.kinds import BackendUrl, Secret
+
+NO_ALIASES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,8 @@ class Backend:
     have reached it may be sent again. ``headers`` are pairs that are added to each request; they
     may be secrets, so they are not part of the printed form.
     ``internal`` backends are the router's own tools: no client request is routed to them.
+    ``aliases`` map further names of its models to the names it knows; ``auth_scheme`` is
+    ``bearer``, ``basic`` or ``header:NAME`` (H12).
     """
 
     name: str
@@ -33,6 +37,14 @@ class Backend:
     max_connections: int = 512
     enabled: bool = True
     internal: bool = False
+    aliases: Mapping[str, str] = field(default_factory=lambda: NO_ALIASES, hash=False)
+    auth_scheme: str = "bearer"
+    organization: str | None = None
+    tls: TlsConfig = field(default_factory=TlsConfig)
+
+    def real_name(self, model: str) -> str:
+        """The name under which this backend knows ``model`` (decisions H7, A1)."""
+        return self.aliases.get(model, model)
 
 
 class Pool:
@@ -43,7 +55,7 @@ class Pool:
     that are no backend of this pool are ignored (user report K16).
     """
 
-    __slots__ = ("_any", "_by_model", "_discovered", "backends", "by_name")
+    __slots__ = ("_any", "_by_model", "_discovered", "backends", "by_name", "routable")
 
     def __init__(
         self,
@@ -62,12 +74,21 @@ class Pool:
             model: tuple(b for b, models in routable if models is None or model in models)
             for model in names
         }
+        # An alias is a promise of those that have it: no backend is tried on the off chance.
+        for alias in frozenset[str]().union(*(b.aliases for b, _ in routable)):
+            self._by_model[alias] = tuple(
+                b for b, models in routable if alias in b.aliases or alias in (models or ())
+            )
+        self.routable = tuple(b for b, _ in routable)
 
     def for_model(self, model: str) -> tuple[Backend, ...]:
         """Backends that client requests for ``model`` may go to, in configuration order.
 
         The same tuple object each time, so that callers may cache by it. Empty: nobody serves it.
+        "" stands for a request that names no model: any backend may take it.
         """
+        if not model:
+            return self.routable
         return self._by_model.get(model, self._any)
 
     def models(self) -> tuple[str, ...]:
@@ -75,8 +96,19 @@ class Pool:
         seen: dict[str, None] = {}
         for backend in self.backends:
             if backend.enabled and not backend.internal:
-                seen.update(dict.fromkeys(sorted(self._serves(backend) or ())))
+                names = {*(self._serves(backend) or ()), *backend.aliases}
+                seen.update(dict.fromkeys(sorted(names)))
         return tuple(seen)
+
+    def real_names(self, model: str) -> frozenset[str]:
+        """The names under which the backends of ``model`` know it; more than one is unusual."""
+        return frozenset(backend.real_name(model) for backend in self.for_model(model))
+
+    @property
+    def model_choice(self) -> bool:
+        """True when a request without a model could mean more than one (aliases aside)."""
+        known = {name for b in self.routable for name in self._serves(b) or ()}
+        return len(known) > 1
 
     def undiscovered(self) -> tuple[Backend, ...]:
         """Routable backends that list no models in the configuration: the ones to ask."""

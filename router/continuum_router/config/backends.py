@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from continuum_shared.config.bad_value import BadValue
+from continuum_shared.config.bad_value import BadValue, echo
 from continuum_shared.config.kinds import (
     BackendUrl,
     Int,
@@ -73,19 +73,65 @@ def _header_names(headers: Mapping[str, Secret]) -> Mapping[str, Secret]:
     return headers
 
 
+def _aliases(aliases: Mapping[str, str]) -> Mapping[str, str]:
+    for alias, real in aliases.items():
+        if alias == real:
+            raise BadValue("means itself", "remove it", at=(alias,))
+        if real in aliases:
+            raise BadValue("means another alias", "name the real model", at=(alias,))
+        if not (alias.isprintable() and real.isprintable()):
+            raise BadValue("has a control character", at=(alias,))
+    return aliases
+
+
+def _auth_scheme(value: object) -> object:
+    text = value.strip() if isinstance(value, str) else ""
+    word, _, name = text.partition(":")
+    word = word.lower()
+    if word in ("bearer", "basic") and not name:
+        return word
+    if word == "header" and _HEADER_NAME.fullmatch(name):
+        if name.lower() in _OWN_HEADERS or name.lower().startswith("x-continuum-"):
+            raise BadValue("names a header that the router sets itself", "use another one")
+        return f"header:{name}"
+    raise BadValue(f"{echo(value)}is not a known value", "known: bearer, basic, header:NAME")
+
+
+def _header_text(text: str) -> str:
+    if not (text.isascii() and text.isprintable()):
+        raise BadValue("must be printable ASCII")
+    return text
+
+
+class TlsConfig(SectionModel):
+    """How an `https://` backend is recognised, and how the router shows who it is."""
+
+    ca_file: Text | None = Field(
+        None, description="PEM file of the certificates to trust, instead of the system's."
+    )
+    server_name: Text | None = Field(
+        None, description="Name the certificate must have; unset = the URL's host."
+    )
+    client_cert: Text | None = Field(
+        None, description="PEM file with the router's own certificate (mutual TLS)."
+    )
+    client_key: Text | None = Field(
+        None, description="PEM file with its key; unset = it is in client_cert."
+    )
+    insecure_skip_verify: bool = Field(
+        False, description="`true` accepts any certificate. For tests only: anybody can listen in."
+    )
+
+
 class BackendConfig(SectionModel):
     """One engine."""
 
     identity: ClassVar[str] = "name"
     stand_ins: ClassVar[Mapping[str, object]] = {"name": "-", "url": "http://backend.invalid"}
     later: ClassVar[Mapping[str, str]] = not_yet(
-        "aliases",
         "anthropic_auto_cache_control",
         "health_check",
-        "organization",
         "scrape_metrics",
-        auth_scheme="api_key is sent as a bearer token",
-        tls="https:// URLs are checked against the system's certificates",
     )
 
     name: Name = Field(description="Unique name; it is the label of metrics and headers.")
@@ -101,9 +147,23 @@ class BackendConfig(SectionModel):
     weight: Number = Field(
         1.0, gt=0, le=1000, description="Share of load against the other backends."
     )
-    api_key: Secret | None = Field(
-        None, description="Sent as a bearer token. Use `${VAR}`; it is never printed."
+    aliases: Annotated[dict[Text, Text], AfterValidator(_aliases)] = Field(
+        default_factory=dict,
+        description="More names for its models, `alias: real name`. Requests carry the real name "
+        "to the backend, answers the alias to the client.",
     )
+    api_key: Secret | None = Field(
+        None, description="Sent as `auth_scheme` says. Use `${VAR}`; it is never printed."
+    )
+    auth_scheme: Annotated[str, BeforeValidator(_auth_scheme)] = Field(
+        "bearer",
+        description="How api_key is sent: `bearer`, `basic` (the key is `user:password`) or "
+        "`header:NAME`.",
+    )
+    organization: Annotated[Text, AfterValidator(_header_text)] | None = Field(
+        None, description="Sent as `OpenAI-Organization`."
+    )
+    tls: TlsConfig = Field(default_factory=TlsConfig)
     headers: Annotated[dict[str, Secret], AfterValidator(_header_names)] = Field(
         default_factory=dict, description="More headers to send. Values are never printed."
     )

@@ -184,12 +184,57 @@ def _fallbacks_lead_somewhere(config: Config, view: View) -> Iterator[Finding]:
 
 def _one_authorization(config: Config, _view: View) -> Iterator[Finding]:
     for index, backend in enumerate(config.backends):
-        if backend.api_key is not None and "authorization" in map(str.lower, backend.headers):
+        scheme, _, name = backend.auth_scheme.partition(":")
+        header = name if scheme == "header" else "Authorization"
+        if backend.api_key is not None and header.lower() in map(str.lower, backend.headers):
             yield Finding(
                 path=("backends", index, "headers"),
-                message="Authorization is set twice: by api_key and by headers",
+                message=f"{header} is set twice: by api_key and by headers",
                 hint="keep one of them",
             )
+
+
+def _aliases_agree(config: Config, view: View) -> Iterator[Finding]:
+    meant: dict[str, tuple[str, int]] = {}
+    for index, backend in enumerate(config.backends):
+        if not (backend.enabled and view.sure(("backends", index, "aliases"))):
+            continue
+        for alias, real in backend.aliases.items():
+            path = ("backends", index, "aliases", alias)
+            if alias in backend.models:
+                yield Finding(
+                    path=path, message="is also one of its models", hint="keep one of them"
+                )
+            elif backend.models and real not in backend.models:
+                yield _warn(
+                    path, "means a model that is not in its models", "add it there, or correct it"
+                )
+            first, where = meant.setdefault(alias, (real, index))
+            if first != real:
+                yield _warn(
+                    path,
+                    f"means another model than on backends[{where}]",
+                    "what the KV index knows of this backend is not found under the alias",
+                )
+
+
+def _client_key_has_a_certificate(config: Config, _view: View) -> Iterator[Finding]:
+    for index, backend in enumerate(config.backends):
+        tls = backend.tls
+        if tls.client_key is not None and tls.client_cert is None:
+            yield Finding(
+                path=("backends", index, "tls", "client_key"),
+                message="is the key of no certificate",
+                hint="name the certificate in client_cert",
+            )
+        if tls.insecure_skip_verify:
+            yield _warn(
+                ("backends", index, "tls", "insecure_skip_verify"),
+                "any certificate is accepted, so anybody can pose as this backend",
+                "name its authority in ca_file",
+            )
+        if tls != type(tls)() and not backend.url.tls:
+            yield _warn(("backends", index, "tls"), "has no effect: the URL is not https", "")
 
 
 CHECKS: tuple[Check[Config], ...] = (
@@ -198,6 +243,8 @@ CHECKS: tuple[Check[Config], ...] = (
     Check(_source_backends_known, (_NAMES,)),
     Check(_one_source_each),
     Check(_one_authorization),
+    Check(_aliases_agree),
+    Check(_client_key_has_a_certificate),
     Check(_weights_sum, (_SCORING,)),
     Check(_hash_needs_prefix_routing, (("selection_strategy",), _PREFIX_ON)),
     Check(_gpu_weight_reaches_threshold, (_SCORING, _KV_ON, _PREFIX_ON)),

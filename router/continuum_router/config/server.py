@@ -1,11 +1,13 @@
 """The `server` section: where clients come in (decisions H3, H6, H8, J2, J19)."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
+from continuum_router.config.management import is_management
 from continuum_shared.config.bad_value import BadValue, echo
 from continuum_shared.config.kinds import (
     ByteSize,
@@ -36,6 +38,25 @@ def _routing_headers(value: object) -> object:
 
 def _plain(value: RoutingHeaders) -> bool | str:
     return value.value if value is RoutingHeaders.AUTHENTICATED else value is RoutingHeaders.ALWAYS
+
+
+_OWN_PATHS = ("/health", "/healthz", "/metrics", "/v1/models", "/admin")
+_PASSTHROUGH = re.compile(r"(/[A-Za-z0-9_~:@!$&'()+,;=-][A-Za-z0-9._~:@!$&'()+,;=-]*)+(/\*)?")
+
+
+def _passthrough(path: str) -> str:
+    if not _PASSTHROUGH.fullmatch(path) or len(path) > 256:
+        raise BadValue("is not a path", 'such as "/v1/messages" or "/v1/files/*"')
+    plain = path.removesuffix("/*")
+    if any(plain == own or plain.startswith(own + "/") for own in _OWN_PATHS):
+        raise BadValue("is a path of the router itself", "remove it")
+    if plain == "/v1" and path.endswith("/*"):
+        raise BadValue("covers paths of the router itself", "list the paths below it")
+    if is_management(plain):
+        raise BadValue(
+            "is a management path of engines and is never passed on", "call the engine itself"
+        )
+    return path
 
 
 class ServerConfig(SectionModel):
@@ -78,6 +99,15 @@ class ServerConfig(SectionModel):
         json_schema_extra={"reload": Reload.HOT.value},
         description="Send the comment `: ping` in a stream that was silent for so long, after its "
         "first event; 0 = never.",
+    )
+    passthrough_paths: tuple[Annotated[str, AfterValidator(_passthrough)], ...] = Field(
+        (),
+        description="More paths to pass on to backends, such as `/v1/messages`; a final `/*` "
+        "stands for everything below. Management paths of engines cannot be listed.",
+    )
+    rewrite_response_model: bool = Field(
+        True,
+        description="An answer to a request for an alias names the alias, not the real model.",
     )
     trusted_proxies: tuple[IpNetwork, ...] = Field(
         (),

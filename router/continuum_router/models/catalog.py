@@ -7,7 +7,7 @@ dead backend (user report O1). What a backend last answered is kept while it is 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from continuum_router.backends.pool import Backend, Pool
 
@@ -80,7 +80,14 @@ class Catalog:
         for backend in pool.backends:
             for card in self._cards.get(backend.name, ()):
                 cards.setdefault(card.id, card)
-        return [self._object(cards.get(name) or ModelCard(id=name)) for name in pool.models()]
+        return [self._object(self._card(name, cards, pool)) for name in pool.models()]
+
+    def _card(self, name: str, cards: Mapping[str, ModelCard], pool: Pool) -> ModelCard:
+        """The card of a name; an alias has the card of its model, under its own name (H7)."""
+        for known in (name, *sorted(pool.real_names(name))):
+            if known in cards:
+                return replace(cards[known], id=name)
+        return ModelCard(id=name)
 
     async def _ask(self, backend: Backend) -> tuple[ModelCard, ...] | None:
         try:

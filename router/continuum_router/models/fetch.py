@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import ssl
 
 import aiohttp
 import orjson
 
+from continuum_router.backends.credentials import TlsFileError, own_headers, tls_context
 from continuum_router.backends.kinds import KINDS
 from continuum_router.backends.pool import Backend
 from continuum_router.models.catalog import FetchFailed, ModelCard
@@ -56,12 +58,15 @@ async def _get(backend: Backend) -> bytes:
     kind, url = KINDS[backend.type], backend.url
     connector = aiohttp.UnixConnector(url.socket_path) if url.socket_path else None
     origin = f"http://{url.authority}" if url.socket_path else str(url)
-    headers = dict(backend.headers)
-    if backend.api_key is not None and kind.auth_header not in headers:
-        headers[kind.auth_header] = kind.auth_prefix + backend.api_key.reveal()
     async with (
         aiohttp.ClientSession(connector=connector) as session,
-        session.get(origin + kind.models_path, headers=headers, allow_redirects=False) as reply,
+        session.get(
+            origin + kind.models_path,
+            headers=own_headers(backend),
+            allow_redirects=False,
+            ssl=_tls(backend) if url.tls else True,
+            server_hostname=backend.tls.server_name if url.tls else None,
+        ) as reply,
     ):
         if reply.status != 200:
             raise _failed(backend, f"status_{reply.status}")
@@ -71,6 +76,13 @@ async def _get(backend: Backend) -> bytes:
             if len(raw) > MAX_BYTES:
                 raise _failed(backend, "too_large")
         return bytes(raw)
+
+
+def _tls(backend: Backend) -> ssl.SSLContext:
+    try:
+        return tls_context(backend.tls)
+    except TlsFileError:
+        raise _failed(backend, "tls_file") from None
 
 
 def _card(entry: object) -> ModelCard | None:

@@ -9,11 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
-from continuum_router.backends.exchange import UpstreamRequest
-from continuum_router.backends.kinds import KINDS
+from continuum_router.backends.credentials import own_headers
+from continuum_router.backends.exchange import BodyTail, UpstreamRequest
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
-from continuum_router.request import Endpoint
+from continuum_router.providers.chunked_tail import ChunkedTail, chunk
+from continuum_router.providers.json_scan import splice_model
+from continuum_router.request import ChatRequest, Endpoint
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -62,6 +64,8 @@ _NOT_FOR_CLIENTS = frozenset(
     }
 )
 _NOT_FOR_CLIENTS_PREFIXES = ("proxy-", "x-continuum-")
+
+_BODILESS = frozenset({"GET", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +133,59 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
 class Preparer:
     """Writes requests for the backends of one configuration. Made once, with the pool."""
 
-    def __init__(self, backends: Iterable[Backend]) -> None:
+    def __init__(self, backends: Iterable[Backend], *, rewrite_response_model: bool = True) -> None:
         self._texts = {backend.name: _BackendText.of(backend) for backend in backends}
+        self._rewrites = rewrite_response_model
 
     def prepare(
         self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
     ) -> UpstreamRequest:
         """Return the request to send to `backend`, a member of the configuration."""
+        framing = b"Content-Length: %d\r\n\r\n" % len(body)
+        head = self._head("POST", endpoint.path, framing, inbound, backend)
+        return UpstreamRequest(method="POST", head=head, body=body)
+
+    def prepare_request(
+        self, request: ChatRequest, inbound: Inbound, backend: Backend
+    ) -> UpstreamRequest:
+        """The same for any request: under an alias the body names the real model (H7, A1)."""
+        upload, model = request.upload, request.model
+        body = request.raw
+        real = backend.real_name(model)
+        growth = 0
+        if real != model and upload is None:
+            body = splice_model(body, real)
+        elif real != model and upload is not None and upload.model_at is not None:
+            start, end = upload.model_at
+            body = body[:start] + real.encode("utf-8") + body[end:]
+            growth = len(body) - len(request.raw)
+        tail: BodyTail | None = None if upload is None else upload.tail
+        if tail is not None and upload is not None:
+            if upload.length is None:
+                framing = b"Transfer-Encoding: chunked\r\n\r\n"
+                body, tail = chunk(body), ChunkedTail(tail)
+            else:
+                framing = b"Content-Length: %d\r\n\r\n" % (upload.length + growth)
+        elif request.method in _BODILESS and not body:
+            framing = b"\r\n"
+        else:
+            framing = b"Content-Length: %d\r\n\r\n" % len(body)
+        path = request.path or request.endpoint.path
+        head = self._head(request.method, path, framing, inbound, backend)
+        return UpstreamRequest(method=request.method, head=head, body=body, tail=tail)
+
+    def answers_as(self, request: ChatRequest, backend: Backend) -> str | None:
+        """The name to put into the answer in the place of the backend's own, or None (H7)."""
+        renamed = self._rewrites and backend.real_name(request.model) != request.model
+        return request.model if renamed else None
+
+    def _head(
+        self, method: str, path: str, framing: bytes, inbound: Inbound, backend: Backend
+    ) -> bytes:
         text = self._texts[backend.name]
         query = inbound.bare_query if text.has_credentials else inbound.query
-        target = text.base_path + endpoint.path + (f"?{query}" if query else "")
-        lines = [f"POST {target} HTTP/1.1".encode("ascii", "replace"), text.host_line]
+        target = text.base_path + path + (f"?{query}" if query else "")
+        lines = [f"{method} {target} HTTP/1.1".encode("ascii", "replace"), text.host_line]
         own = text.own_names
         for name, value in inbound.lines:
             if not own or name.lower() not in own:
@@ -152,8 +198,8 @@ class Preparer:
             )
         lines.extend(text.lines)
         lines.append(b"Accept-Encoding: identity")
-        lines.append(b"Content-Length: %d\r\n\r\n" % len(body))
-        return UpstreamRequest(method="POST", head=b"\r\n".join(lines), body=body)
+        lines.append(framing)
+        return b"\r\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,18 +214,11 @@ class _BackendText:
 
     @classmethod
     def of(cls, backend: Backend) -> "_BackendText":
-        given = [(n.encode("ascii"), v.encode("utf-8")) for n, v in backend.headers]
+        given = [(n.encode("ascii"), v.encode("utf-8")) for n, v in own_headers(backend)]
         hosts = [value for name, value in given if name.lower() == b"host"]
         pairs = [(n, v) for n, v in given if n.lower() not in _HOP_BY_HOP | _REWRITTEN]
         names = {name.lower() for name, _ in pairs}
         has_credentials = backend.api_key is not None or bool(names & CREDENTIAL_HEADERS)
-        if backend.api_key is not None:
-            kind = KINDS[backend.type]
-            header = kind.auth_header.encode("ascii")
-            if header.lower() not in names:
-                key = kind.auth_prefix + backend.api_key.reveal()
-                pairs.append((header, key.encode("utf-8")))
-                names.add(header.lower())
         return cls(
             base_path=backend.url.path,
             host_line=b"Host: " + (hosts[0] if hosts else backend.url.authority.encode("ascii")),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
 from continuum_router.backends.fleet import AttemptResult, result_of_status
-from continuum_router.backends.pool import Pool
+from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
@@ -227,7 +227,7 @@ class _Run:
                     _keep_connection(reply)
                     return again, result
             try:
-                await self._relay(reply)
+                await self._relay(reply, choice.backend)
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
@@ -236,11 +236,10 @@ class _Run:
     async def _send(self, choice: Choice) -> UpstreamReply:
         """Stops 8 and 9, with the one uncounted retry on a fresh connection (decisions E14)."""
         rules, call = self.rules, self.call
-        request = rules.preparer.prepare(
-            call.request.endpoint, self.models.request.raw, call.inbound, choice.backend
-        )
+        request = rules.preparer.prepare_request(self.models.request, call.inbound, choice.backend)
         self.stage = Stage.CONNECTING
-        fresh = False
+        # A body that passes by only once is not risked on a kept connection.
+        fresh = request.tail is not None
         while True:
             self.sent_at = rules.state.clock()
             self.deadlines.await_nothing()
@@ -261,7 +260,7 @@ class _Run:
             self.stage = Stage.STREAMING
             return reply
 
-    async def _relay(self, reply: UpstreamReply) -> None:
+    async def _relay(self, reply: UpstreamReply, backend: Backend) -> None:
         """Stop 10."""
         call = self.call
         if not call.request.stream:
@@ -271,9 +270,10 @@ class _Run:
             call.sink,
             wants_stream=call.request.stream,
             deadlines=self.deadlines,
-            taps=(self.usage,),
+            taps=(self.usage, *call.taps),
             on_first_frame=self._first_frame,
             keepalive=self.rules.sse_keepalive or None,
+            answers_as=self.rules.preparer.answers_as(call.request, backend),
         )
         await self.relay.run()
 
@@ -309,7 +309,7 @@ class _Run:
         if self.call.sink.started:
             return None
         policy, state, left = self.rules.retry, self.rules.state, self.deadlines.time_left
-        replay = choice.backend.replay_allowed
+        replay = choice.backend.replay_allowed and self.models.request.replayable
         again = policy.decide(
             failure,
             attempt=self.tries,

@@ -10,6 +10,7 @@ framing, with the request sent in full and no byte too many.
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from continuum_router.backends.exchange import UpstreamRequest
@@ -82,6 +83,8 @@ class Connection(asyncio.Protocol):
         "_heads",
         "_interim",
         "_lost",
+        "_on_room",
+        "_owes",
         "_sink",
         "_sock_paused",
         "_stage",
@@ -101,6 +104,8 @@ class Connection(asyncio.Protocol):
         self._sink: ReplySink | None = None
         self._lost = False
         self._unsent = False
+        self._owes = False
+        self._on_room: Callable[[], None] | None = None
         self._sock_paused = False
         self._reset()
 
@@ -125,14 +130,30 @@ class Connection(asyncio.Protocol):
         """True when the present call is not the first."""
         return self.calls > 1
 
-    def start(self, request: UpstreamRequest, sink: ReplySink) -> None:
-        """Send a request. Failures reach the sink, also one that is known at once."""
+    @property
+    def congested(self) -> bool:
+        """True while bytes of the request wait for the backend to read."""
+        return self._unsent
+
+    def start(
+        self,
+        request: UpstreamRequest,
+        sink: ReplySink,
+        on_room: Callable[[], None] | None = None,
+    ) -> None:
+        """Send a request. Failures reach the sink, also one that is known at once.
+
+        When the request has a tail, its pieces follow by `write_more` and `finish_request`;
+        `on_room` is called whenever the backend has read what was written.
+        """
         transport = self._transport
         if self._sink is not None:
             raise RuntimeError("the connection carries a call already")
         self.calls += 1
         self._reset()
         self._sink = sink
+        self._owes = request.tail is not None
+        self._on_room = on_room
         self._head_only = request.method == "HEAD"
         if self._lost or transport is None or transport.is_closing():
             self._fail(Cause.CLOSED)
@@ -142,6 +163,17 @@ class Connection(asyncio.Protocol):
         else:
             transport.write(request.head)
             transport.write(request.body)
+        if not self._unsent:
+            self._sent()
+
+    def write_more(self, data: bytes) -> None:
+        """Send the next piece of the present request's tail."""
+        if self._transport is not None and not self._lost:
+            self._transport.write(data)
+
+    def finish_request(self) -> None:
+        """The tail is complete. A call that is answered before is the connection's last one."""
+        self._owes = False
         if not self._unsent:
             self._sent()
 
@@ -184,6 +216,8 @@ class Connection(asyncio.Protocol):
         self._unsent = False
         if self._sink is not None:
             self._sent()
+            if self._on_room is not None:
+                self._on_room()
 
     def data_received(self, data: bytes) -> None:
         if self._sink is None:
@@ -211,7 +245,7 @@ class Connection(asyncio.Protocol):
     # -- one answer -------------------------------------------------------------------------
 
     def _sent(self) -> None:
-        if self._stage is Stage.SENDING:
+        if self._stage is Stage.SENDING and not self._owes:
             self._stage = Stage.AWAITING_HEAD
             if self._sink is not None:
                 self._sink.on_sent()
@@ -292,7 +326,8 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         facts = self._facts
         self._sink = None
-        if clean and facts is not None and facts.keep and not self._unsent and not self._lost:
+        sent = not self._unsent and not self._owes
+        if clean and facts is not None and facts.keep and sent and not self._lost:
             self.resume()
             self._reset()
             self.owner.released(self, facts.keep_for)

@@ -29,9 +29,16 @@ def default_tls() -> ssl.SSLContext:
 
 
 async def dial(
-    url: BackendUrl, heads: HeadReader, *, tls: ssl.SSLContext | None, deadline: float
+    url: BackendUrl,
+    heads: HeadReader,
+    *,
+    tls: ssl.SSLContext | None,
+    deadline: float,
+    server_name: str | None = None,
 ) -> Connection:
     """Connect until `deadline` (the loop's clock). `tls` is needed for https.
+
+    `server_name` is the name that the certificate must have, when it is not the URL's host.
 
     Raises AttemptFailure with stage connecting. A host name is resolved anew each time; all its
     addresses are tried in turn within the one deadline.
@@ -51,7 +58,7 @@ async def dial(
                     url.host,
                     url.port,
                     ssl=tls,
-                    server_hostname=url.host if tls is not None else None,
+                    server_hostname=(server_name or url.host) if tls is not None else None,
                 )
     except OSError as error:
         cause, detail = _cause_of(error)

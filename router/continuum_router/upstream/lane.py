@@ -5,6 +5,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 
+from continuum_router.config.backends import TlsConfig
 from continuum_router.errors import AttemptFailure, Cause, Stage
 from continuum_router.upstream.connection import Connection
 from continuum_router.upstream.dial import dial
@@ -35,6 +36,7 @@ class Lane:
         "cap",
         "conns",
         "idle",
+        "tls",
         "url",
     )
 
@@ -48,6 +50,7 @@ class Lane:
         on_idle: Callable[[], None],
     ) -> None:
         self.url = url
+        self.tls = TlsConfig()
         self.cap = 1
         self.conns: set[Connection] = set()
         self.idle: list[Connection] = []
@@ -116,7 +119,9 @@ class Lane:
     async def _dial(self, tls: ssl.SSLContext | None, deadline: float) -> Connection:
         """Make the connection for which a place is reserved."""
         try:
-            connection = await dial(self.url, self._heads, tls=tls, deadline=deadline)
+            connection = await dial(
+                self.url, self._heads, tls=tls, deadline=deadline, server_name=self.tls.server_name
+            )
         except BaseException:
             self._pending -= 1
             self._serve_waiters()

@@ -35,7 +35,9 @@ class ModelChain:
             self._names = [name for name in fallbacks if pool.for_model(name)]
         self.request: ChatRequest = call.request
         self.holdings: Holdings = call.holdings
-        self.members: tuple[Backend, ...] = pool.for_model(call.request.model)
+        self.members: tuple[Backend, ...] = (
+            pool.for_model(call.request.model) if call.only is None else (call.only,)
+        )
 
     @property
     def more(self) -> bool:

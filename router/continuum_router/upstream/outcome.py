@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from continuum_router.backends.holding import Holding
+from continuum_router.backends.pool import Backend
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
@@ -18,7 +19,7 @@ from continuum_router.errors import (
 from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest
 from continuum_router.routing.selector import Choice
-from continuum_router.upstream.relay import ClientSink
+from continuum_router.upstream.relay import ClientSink, StreamTap
 from continuum_router.upstream.usage import Usage
 
 TIMEOUT_CAUSES = frozenset(
@@ -64,7 +65,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One client request on its way: what to send, where the answer goes, what became of it."""
+    """One client request on its way: what to send, where the answer goes, what became of it.
+
+    `only` restricts it to the one backend that can serve it; `taps` see the answer's body.
+    """
 
     request: ChatRequest
     inbound: Inbound
@@ -72,6 +76,8 @@ class Call:
     sink: ClientSink
     request_id: str
     outcome: Outcome
+    only: Backend | None = None
+    taps: tuple[StreamTap, ...] = ()
 
 
 def error_for(failure: AttemptFailure) -> RouterError:

@@ -8,8 +8,10 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable, Iterator
 
+from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.exchange import UpstreamReply, UpstreamRequest
 from continuum_router.backends.pool import Backend
+from continuum_router.config.backends import TlsConfig
 from continuum_router.errors import AttemptFailure, Cause, Stage
 from continuum_router.upstream.connection import Connection
 from continuum_router.upstream.dial import default_tls
@@ -19,6 +21,8 @@ from continuum_router.upstream.response_head import HeadReader
 
 IDLE_LIMIT = 4.0
 """Seconds a connection is kept unused. Below the 5 s after which uvicorn closes its end (S2)."""
+
+_PLAIN_TLS = TlsConfig()
 
 
 class UpstreamPool:
@@ -31,6 +35,7 @@ class UpstreamPool:
     __slots__ = (
         "_clock",
         "_closed",
+        "_contexts",
         "_default_tls",
         "_heads",
         "_idle_limit",
@@ -50,6 +55,7 @@ class UpstreamPool:
         self._idle_limit = idle_limit
         self._tls = tls
         self._default_tls: ssl.SSLContext | None = None
+        self._contexts: dict[str, tuple[TlsConfig, ssl.SSLContext]] = {}
         self._heads = HeadReader()
         self._lanes: dict[str, Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -93,6 +99,7 @@ class UpstreamPool:
 
     def forget(self, name: str) -> None:
         """Close a removed backend's idle connections; its calls under way may end."""
+        self._contexts.pop(name, None)
         lane = self._lanes.pop(name, None)
         if lane is not None:
             lane.retire()
@@ -127,7 +134,11 @@ class UpstreamPool:
         lane = self._lanes.get(backend.name)
         if lane is None or (lane.url is not backend.url and lane.url != backend.url):
             lane = self._new_lane(backend)
+        elif lane.tls is not backend.tls and lane.tls != backend.tls:
+            # Connections made under other trust settings are not used again.
+            lane = self._new_lane(backend)
         lane.cap = backend.max_connections
+        lane.tls = backend.tls
         return lane
 
     def _new_lane(self, backend: Backend) -> Lane:
@@ -150,9 +161,18 @@ class UpstreamPool:
             return None
         if self._tls is not None:
             return self._tls(backend)
-        if self._default_tls is None:
-            self._default_tls = default_tls()
-        return self._default_tls
+        if backend.tls == _PLAIN_TLS:
+            if self._default_tls is None:
+                self._default_tls = default_tls()
+            return self._default_tls
+        known = self._contexts.get(backend.name)
+        if known is None or known[0] != backend.tls:
+            try:
+                known = (backend.tls, tls_context(backend.tls))
+            except TlsFileError as err:
+                raise AttemptFailure(Stage.CONNECTING, Cause.TLS, detail=err.key) from None
+            self._contexts[backend.name] = known
+        return known[1]
 
     def _arm(self) -> None:
         """Sweep in a while; called when a connection falls idle."""

@@ -18,6 +18,7 @@ from continuum_router.errors import (
     Stage,
     to_stream_event,
 )
+from continuum_router.providers.json_scan import BodyRewrite
 from continuum_router.providers.prepare import headers_for_client
 from continuum_router.upstream.content_coding import CodingDamaged, inflater_for
 from continuum_router.upstream.deadlines import Deadlines
@@ -93,11 +94,12 @@ class Relay:
     """Relays one reply to one client.
 
     `wants_stream` says that the client asked for a stream; `taps` see the decoded body. `keepalive`
-    is after how many silent seconds a stream gets a comment (user report S6). `run` does the work;
-    after a failure `break_off` tells the client.
+    is after how many silent seconds a stream gets a comment (user report S6). Under an alias
+    `answers_as` is the client's name for the model, put into the answer (decisions H7). `run` does
+    the work; after a failure `break_off` tells the client.
     """
 
-    def __init__(  # noqa: PLR0913  what one relay needs; all but two by name
+    def __init__(  # noqa: PLR0913  what one relay is made of
         self,
         reply: UpstreamReply,
         sink: ClientSink,
@@ -107,6 +109,7 @@ class Relay:
         taps: Sequence[StreamTap],
         on_first_frame: FirstFrame,
         keepalive: float | None = None,
+        answers_as: str | None = None,
     ) -> None:
         self._reply = reply
         self._sink = sink
@@ -119,6 +122,7 @@ class Relay:
         self._headers = headers_for_client(reply.headers, decoded=self._inflater is not None)
         kind = (reply.head.header("content-type") or "").partition(";")[0].strip().lower()
         self._is_events = reply.status < 300 and kind == EVENT_STREAM
+        self._rewrite = self._rewrite_to(answers_as, kind)
         self._collect = reply.status >= 300 or not wants_stream or kind == JSON
 
     async def run(self) -> None:
@@ -219,7 +223,19 @@ class Relay:
         for piece in pieces:
             for tap in self._taps:
                 tap.feed(piece)
-            yield piece
+            if self._rewrite is not None:
+                piece = self._rewrite.feed(piece)
+            if piece:
+                yield piece
+
+    def _rewrite_to(self, name: str | None, kind: str) -> BodyRewrite | None:
+        """What exchanges the model's name; only in text that can be read, and of a known form."""
+        coded = self._inflater is None and self._reply.head.header("content-encoding")
+        if name is None or (coded and coded.strip().lower() != "identity"):
+            return None
+        if kind == EVENT_STREAM:
+            return BodyRewrite(name, events=True)
+        return BodyRewrite(name, events=False) if kind == JSON else None
 
     def _body_ended(self) -> None:
         if self._inflater is not None:
@@ -228,8 +244,8 @@ class Relay:
 
     async def _start(self) -> None:
         # A stream may have to end with an error event of ours, so its length is not promised.
-        fixed = self._inflater is None and not self._is_events
-        length = self._reply.head.body_length if fixed else None
+        changed = self._inflater is not None or self._rewrite is not None or self._is_events
+        length = None if changed else self._reply.head.body_length
         await self._sink.start(self._reply.status, self._headers, length)
 
     async def _write(self, data: bytes) -> None:

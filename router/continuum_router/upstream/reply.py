@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from continuum_router.backends.exchange import BodyState, ReplyHead, UpstreamRequest
+from continuum_router.backends.exchange import BodyState, BodyTail, ReplyHead, UpstreamRequest
 from continuum_router.errors import AttemptFailure, Cause, Stage
 from continuum_router.upstream.connection import Connection
 from continuum_router.upstream.response_head import HeadFacts
@@ -62,11 +62,38 @@ class QueuedReply:
         if connection is None:
             raise RuntimeError("a reply is opened once")
         self.reused = connection.calls > 0
-        connection.start(request, self)
+        connection.start(request, self, self._wake)
+        if request.tail is not None:
+            await self._send_tail(connection, request.tail)
         while self._head is None:
             if self._failure is not None:
                 raise self._failure
             await self._wait()
+
+    async def _send_tail(self, connection: Connection, tail: BodyTail) -> None:
+        """Pass the rest of the body on at the backend's pace, until it is whole or answered.
+
+        An answer that comes before is final: what the client still sends is not passed on. Raises
+        what reading the client raises, with the call aborted.
+        """
+        while not self._answered():
+            if connection.congested:
+                await self._wait()
+                continue
+            try:
+                data = await tail.next()
+            except BaseException:
+                self.abort()
+                raise
+            if self._answered():
+                return
+            if not data:
+                connection.finish_request()
+                return
+            connection.write_more(data)
+
+    def _answered(self) -> bool:
+        return self._head is not None or self._failure is not None
 
     # -- UpstreamReply ----------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ def test_every_key_has_a_row_and_a_meaning():
     text = _generator().render()
     for model in (BackendConfig, SourceConfig):
         for name in model.model_fields:
-            assert f"| `{name}` | " in text
+            assert f"| `{name}` | " in text or f"### `backends[].{name}`" in text
     assert "| None |\n" not in text
     for section in (*Config.model_fields, *ListenerConfig.model_fields):
         assert f"`{section}`" in text or f"`{section}[]`" in text

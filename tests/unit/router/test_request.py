@@ -5,7 +5,15 @@ import json
 import pytest
 
 from continuum_router.errors import BadRequest
-from continuum_router.request import Endpoint, RequestRules, parse_generate, parse_object
+from continuum_router.request import (
+    COMPLETING,
+    Endpoint,
+    RequestRules,
+    Upload,
+    parse_generate,
+    parse_object,
+    parse_opaque,
+)
 from continuum_shared.prefix_key import KeyTag, KeyText, derive
 
 RULES = RequestRules()
@@ -117,9 +125,67 @@ def test_paths() -> None:
     assert {endpoint: endpoint.path for endpoint in Endpoint} == {
         Endpoint.CHAT: "/v1/chat/completions",
         Endpoint.COMPLETIONS: "/v1/completions",
+        Endpoint.RESPONSES: "/v1/responses",
+        Endpoint.EMBEDDINGS: "/v1/embeddings",
+        Endpoint.RERANK: "/v1/rerank",
+        Endpoint.SCORE: "/v1/score",
+        Endpoint.TOKENIZE: "/tokenize",
+        Endpoint.DETOKENIZE: "/detokenize",
+        Endpoint.AUDIO: "/v1/audio/",
+        Endpoint.IMAGES: "/v1/images/",
+        Endpoint.PASSTHROUGH: "/",
     }
 
 
 def test_the_prompt_is_not_shown_by_repr() -> None:
     raw = json.dumps({"model": "m", "messages": [{"content": "canary"}]}).encode()
     assert "canary" not in repr(parse_generate(Endpoint.CHAT, raw, RULES))
+
+
+@pytest.mark.parametrize("endpoint", [e for e in Endpoint if e not in COMPLETING])
+def test_elsewhere_the_model_may_be_absent_but_not_odd(endpoint: Endpoint) -> None:
+    assert parse_generate(endpoint, b'{"input":"x"}', RULES).model == ""
+    assert parse_generate(endpoint, b'{"model":"m","stream":true}', RULES).stream is True
+    with pytest.raises(BadRequest) as caught:
+        parse_generate(endpoint, b'{"model":7}', RULES)
+    assert (caught.value.param, caught.value.code) == ("model", "invalid_type")
+
+
+def test_responses_are_keyed_and_embeddings_are_not() -> None:
+    """Decisions A5: instructions are the system text; the input of embeddings is no prefix."""
+    body = b'{"model":"m","instructions":"be brief","input":"hi"}'
+    found = parse_generate(Endpoint.RESPONSES, body, RULES)
+    assert found.prefix == derive("m", KeyText(tag=KeyTag.SYSTEM, text="be brief"), 1024)
+    assert parse_generate(Endpoint.EMBEDDINGS, body, RULES).prefix is None
+
+
+def test_the_key_is_made_of_the_resolved_name() -> None:
+    """Decisions A1: two names of one model share their locality."""
+    rules = RequestRules(aliases={"gpt": "llama"})
+    body = b'{"model":"%b","messages":[{"role":"user","content":"hi"}]}'
+    alias = parse_generate(Endpoint.CHAT, body % b"gpt", rules)
+    real = parse_generate(Endpoint.CHAT, body % b"llama", rules)
+    assert (alias.prefix, alias.model) == (real.prefix, "gpt")
+    assert alias.prefix != parse_generate(Endpoint.CHAT, body % b"gpt", RequestRules()).prefix
+
+
+@pytest.mark.parametrize("model", [b"\xff", b"", b"a\nb", b"x" * 257])
+def test_a_form_field_that_is_no_model(model: bytes) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_opaque(Endpoint.AUDIO, b"", model=model)
+    assert caught.value.param == "model"
+
+
+def test_what_can_be_sent_again() -> None:
+    class Half:
+        started = False
+
+        async def next(self) -> bytes:
+            return b""
+
+    tail = Half()
+    request = parse_opaque(Endpoint.AUDIO, b"x", upload=Upload(length=2, tail=tail))
+    assert request.replayable
+    tail.started = True
+    assert not request.replayable
+    assert parse_opaque(Endpoint.AUDIO, b"x", upload=Upload(length=1)).replayable

@@ -140,7 +140,7 @@ def _break_handler(edge: Edge, error: Exception) -> None:
         raise error
 
     server = edge.router._server
-    routes = server._edge._routes
+    routes = server._edge._routes.exact
     route = routes["/v1/models"]["GET"]
     object.__setattr__(route, "handler", broken)
 
