@@ -4,6 +4,7 @@
 to it. Each row is tried on one backend that does so always, and on one that does so once.
 """
 
+import sys
 from dataclasses import dataclass
 
 from support.scripted_backend import (
@@ -222,3 +223,7 @@ def page() -> str:
         for row in ROWS
     ]
     return PAGE_HEAD + "".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -32,7 +32,13 @@ from continuum_router.upstream.dispatch_state import DispatchState
 from continuum_router.upstream.model_chain import ModelChain
 from continuum_router.upstream.outcome import Call, Ended, error_for
 from continuum_router.upstream.relay import ErrorEvent, Relay
-from continuum_router.upstream.retry import DEADLINES, Again, RetryPolicy, parse_retry_after
+from continuum_router.upstream.retry import (
+    DEADLINES,
+    Again,
+    RetryPolicy,
+    parse_retry_after,
+    wants_fresh,
+)
 from continuum_router.upstream.usage import UsageTail
 from continuum_shared.logs import fields
 
@@ -253,7 +259,7 @@ class _Run:
                 )
             except AttemptFailure as failure:
                 replay = choice.backend.replay_allowed
-                if fresh or not failure.lost_unused or not replay:
+                if not wants_fresh(failure, replay_allowed=replay, fresh_used=fresh):
                     raise
                 fresh = True
                 continue

@@ -72,7 +72,7 @@ class RetryPolicy:
         this try already was the uncounted one on a fresh connection, `time_left` the seconds until
         the request's total deadline: a delay that reaches it is pointless.
         """
-        if failure.lost_unused and replay_allowed and not fresh_used:
+        if wants_fresh(failure, replay_allowed=replay_allowed, fresh_used=fresh_used):
             return Again(delay=0.0, fresh=True) if time_left > 0 else None
         if attempt >= self.max_attempts or not self._may_repeat(failure, replay_allowed):
             return None
@@ -111,6 +111,11 @@ class RetryPolicy:
             delay = self.max_delay
         delay = min(delay, self.max_delay)
         return delay * rng.uniform(0.5, 1.0) if self.jitter else delay
+
+
+def wants_fresh(failure: AttemptFailure, *, replay_allowed: bool, fresh_used: bool) -> bool:
+    """True when the same call is due once more on a fresh connection, uncounted (E14)."""
+    return failure.lost_unused and replay_allowed and not fresh_used
 
 
 def parse_retry_after(value: str | None, now: float) -> float | None:
