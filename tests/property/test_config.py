@@ -18,7 +18,7 @@ FILES = {
 }
 
 
-FREE_NAMES = {"headers", "model_overrides", "fallbacks"}
+FREE_NAMES = {"headers", "model_overrides", "fallbacks", "aliases"}
 """Sections whose keys are names that the user gives."""
 
 

@@ -51,3 +51,46 @@ def test_headers_that_differ_only_in_case():
     assert line == (
         "r.yaml:1: backends[0].headers.x-a: is written twice (case does not matter); remove one"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "said"),
+    [
+        ("aliases: {m: m}", "aliases.m", "means itself; remove it"),
+        ("aliases: {m: n, n: o}", "aliases.m", "means another alias; name the real model"),
+        ('aliases: {"a\\nb": n}', 'aliases."a\\nb"', "has a control character"),
+        (
+            "auth_scheme: digest",
+            "auth_scheme",
+            '"digest" is not a known value; known: bearer, basic, header:NAME',
+        ),
+        (
+            "auth_scheme: 'header:a b'",
+            "auth_scheme",
+            "is not a known value; known: bearer, basic, header:NAME",
+        ),
+        (
+            "auth_scheme: 'header:Host'",
+            "auth_scheme",
+            "names a header that the router sets itself; use another one",
+        ),
+        ('organization: "a\\tb"', "organization", "must be printable ASCII"),
+    ],
+)
+def test_what_is_refused(more, key, said):
+    (line,) = router_lines(f"backends:\n- name: a\n  url: http://h\n  {more}")
+    assert line == f"r.yaml:4: backends[0].{key}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme"),
+    [("bearer", "bearer"), ("Basic", "basic"), ("'header:X-Key'", "header:X-Key")],
+)
+def test_auth_schemes(text, scheme):
+    assert _one(f", auth_scheme: {text}").auth_scheme == scheme
+
+
+def test_tls_and_aliases():
+    backend = _one(", aliases: {a: m}, tls: {ca_file: /x.pem, insecure_skip_verify: false}")
+    assert backend.aliases == {"a": "m"}
+    assert (backend.tls.ca_file, backend.tls.server_name) == ("/x.pem", None)

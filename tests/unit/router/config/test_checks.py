@@ -129,3 +129,64 @@ def test_no_backend_for_clients(flags):
 )
 def test_nothing_is_said_about_what_is_in_doubt(text):
     assert len(router_lines(ROUTER_BASE + text)) == 1
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ("{name: a, url: 'http://h', models: [m], aliases: {x: m}}", []),
+        (
+            "{name: a, url: 'http://h', models: [m, x], aliases: {x: m}}",
+            ["backends[0].aliases.x: is also one of its models; keep one of them"],
+        ),
+        (
+            "{name: a, url: 'http://h', models: [m], aliases: {x: n}}",
+            [
+                "warning: backends[0].aliases.x: means a model that is not in its models; "
+                "add it there, or correct it"
+            ],
+        ),
+        (
+            "{name: a, url: 'http://h', aliases: {x: m}}, "
+            "{name: b, url: 'http://i', aliases: {x: n}}",
+            [
+                "warning: backends[1].aliases.x: means another model than on backends[0]; what "
+                "the KV index knows of this backend is not found under the alias"
+            ],
+        ),
+        (
+            "{name: a, url: 'https://h', tls: {client_key: k}}",
+            [
+                "backends[0].tls.client_key: is the key of no certificate; name the certificate "
+                "in client_cert"
+            ],
+        ),
+        (
+            "{name: a, url: 'https://h', tls: {insecure_skip_verify: true}}",
+            [
+                "warning: backends[0].tls.insecure_skip_verify: any certificate is accepted, so "
+                "anybody can pose as this backend; name its authority in ca_file"
+            ],
+        ),
+        (
+            "{name: a, url: 'http://h', tls: {ca_file: c}}",
+            ["warning: backends[0].tls: has no effect: the URL is not https"],
+        ),
+        (
+            "{name: a, url: 'http://h', api_key: k, auth_scheme: 'header:X-Key', "
+            "headers: {x-key: v}}",
+            [
+                "backends[0].headers: X-Key is set twice: by api_key and by headers; "
+                "keep one of them"
+            ],
+        ),
+        (
+            "{name: a, url: 'http://h', api_key: k, auth_scheme: 'header:X-Key', "
+            "headers: {Authorization: v}}",
+            [],
+        ),
+    ],
+)
+def test_rules_of_backends(entries, said):
+    lines = router_lines(f"backends: [{entries}]")
+    assert [line.removeprefix("r.yaml:1: ") for line in lines] == said
