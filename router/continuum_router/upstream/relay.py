@@ -29,6 +29,9 @@ from continuum_shared.sse import encode_event
 COLLECT_LIMIT = 1024 * 1024
 """Bytes of a plain answer that are collected before the client gets its status."""
 
+PLAYED = ("audio/", "video/", "application/octet-stream")
+"""Types that are used while they arrive: collecting them would be heard."""
+
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 
@@ -123,7 +126,8 @@ class Relay:
         kind = (reply.head.header("content-type") or "").partition(";")[0].strip().lower()
         self._is_events = reply.status < 300 and kind == EVENT_STREAM
         self._rewrite = self._rewrite_to(answers_as, kind)
-        self._collect = reply.status >= 300 or not wants_stream or kind == JSON
+        plays = kind.startswith(PLAYED)
+        self._collect = reply.status >= 300 or kind == JSON or not (wants_stream or plays)
 
     async def run(self) -> None:
         """Relay everything.
