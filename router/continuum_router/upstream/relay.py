@@ -14,6 +14,7 @@ from continuum_router.backends.exchange import UpstreamReply
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
+    ErrorForm,
     RouterError,
     Stage,
     to_stream_event,
@@ -98,8 +99,9 @@ class Relay:
 
     `wants_stream` says that the client asked for a stream; `taps` see the decoded body. `keepalive`
     is after how many silent seconds a stream gets a comment (user report S6). Under an alias
-    `answers_as` is the client's name for the model, put into the answer (decisions H7). `run` does
-    the work; after a failure `break_off` tells the client.
+    `answers_as` is the client's name for the model, put into the answer (decisions H7);
+    `error_form` is how errors look. `run` does the work; after a failure `break_off` tells the
+    client.
     """
 
     def __init__(  # noqa: PLR0913  what one relay is made of
@@ -113,6 +115,7 @@ class Relay:
         on_first_frame: FirstFrame,
         keepalive: float | None = None,
         answers_as: str | None = None,
+        error_form: ErrorForm = ErrorForm.OPENAI,
     ) -> None:
         self._reply = reply
         self._sink = sink
@@ -120,6 +123,7 @@ class Relay:
         self._taps = taps
         self._on_first_frame = on_first_frame
         self._keepalive = keepalive
+        self._error_form = error_form
         self._whole = WholeEvents()
         self._inflater = inflater_for(reply.head.header("content-encoding"))
         self._headers = headers_for_client(reply.headers, decoded=self._inflater is not None)
@@ -148,12 +152,15 @@ class Relay:
         """End an answer that was started and cannot be completed.
 
         An event stream ends with an error event, whatever else breaks the connection, because a
-        clean end would pass half an answer off as a whole one.
+        clean end would pass half an answer off as a whole one. Anthropic's clients pass over events
+        without a name, so theirs is named.
         """
         if not self._is_events or self._sink.congested:
             self._sink.cut()
             return
-        event = encode_event(orjson.dumps(to_stream_event(err, request_id)))
+        data = orjson.dumps(to_stream_event(err, request_id, self._error_form))
+        named = self._error_form is ErrorForm.ANTHROPIC
+        event = encode_event(data, event="error" if named else None)
         await self._sink.write(event if self._whole.between_events else b"\n\n" + event)
         await self._sink.finish_and_close()
 
