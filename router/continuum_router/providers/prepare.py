@@ -14,7 +14,7 @@ from continuum_router.backends.exchange import BodyTail, UpstreamRequest
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
 from continuum_router.providers.chunked_tail import ChunkedTail, chunk
-from continuum_router.providers.json_scan import splice_model
+from continuum_router.providers.model_splice import splice_model
 from continuum_router.request import ChatRequest, Endpoint
 
 RawHeaders = Sequence[tuple[bytes, bytes]]

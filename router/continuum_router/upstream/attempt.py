@@ -20,6 +20,7 @@ from continuum_router.errors import (
     ModelNotFound,
     NoBackend,
     Stage,
+    error_form,
     forget_frames,
 )
 from continuum_router.providers.prepare import Preparer
@@ -283,6 +284,7 @@ class _Run:
             on_first_frame=self._first_frame,
             keepalive=self.rules.sse_keepalive or None,
             answers_as=self.rules.preparer.answers_as(call.request, backend),
+            error_form=error_form(call.request.path),
         )
         await self.relay.run()
 
