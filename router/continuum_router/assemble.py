@@ -46,6 +46,12 @@ from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.plain_strategies import (
+    ConsistentHash,
+    LeastLatency,
+    Random,
+    WeightedRoundRobin,
+)
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.routing.selector import RoutingMetrics, Selector
 from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
@@ -83,6 +89,7 @@ class State:
     health: HealthWatch
     homes: ResponseHomes = field(default_factory=ResponseHomes)
     round_robin: RoundRobin = field(default_factory=RoundRobin)
+    weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
     event_session: aiohttp.ClientSession | None = None
 
 
@@ -124,7 +131,7 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
-    scoring = config.kv_cache_index
+    section = config.kv_cache_index
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
@@ -134,8 +141,8 @@ def build_state(config: Config) -> State:
         dispatch=dispatch,
         upstream=upstream,
         kv=kv,
-        lookup=IndexLookup(kv, metrics, clock=time.monotonic) if index_on else None,
-        scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
+        lookup=_lookup(kv, metrics, section),
+        scorer=KvScorer(section.scoring, min_tokens=section.min_tokens) if index_on else None,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
         health=HealthWatch(
             fleet.conditions,
@@ -324,11 +331,26 @@ def _index(section: KvCacheIndexConfig) -> KvIndex:
     return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
 
 
+def _lookup(kv: KvIndex, metrics: Metrics, section: KvCacheIndexConfig) -> IndexLookup | None:
+    if not section.enabled:
+        return None
+    max_age = section.scoring.load_snapshot_ms / 1000
+    return IndexLookup(kv, metrics, clock=time.monotonic, max_age=max_age)
+
+
 def _strategy(config: Config, state: State) -> Strategy:
-    """The configured strategy. Round robin keeps its cursors over reloads."""
-    if config.selection_strategy is StrategyName.ROUND_ROBIN:
+    """The configured strategy. Those that take turns keep their place over reloads."""
+    name, routing = config.selection_strategy, config.prefix_routing
+    if name is StrategyName.ROUND_ROBIN:
         return state.round_robin
-    routing = config.prefix_routing
+    if name is StrategyName.WEIGHTED_ROUND_ROBIN:
+        return state.weighted_round_robin
+    if name is StrategyName.LEAST_LATENCY:
+        return LeastLatency(state.dispatch.fleet.latency)
+    if name is StrategyName.RANDOM:
+        return Random(state.dispatch.rng)
+    if name is StrategyName.CONSISTENT_HASH:
+        return ConsistentHash(routing.virtual_nodes)
     return PrefixAwareHash(
         load_factor_epsilon=routing.load_factor_epsilon,
         load_floor=routing.load_floor,
