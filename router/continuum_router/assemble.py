@@ -7,6 +7,7 @@ registered as a metric is registered here, once, and handed to the feature that 
 import asyncio
 import logging
 import random
+import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from continuum_router.api.middleware import ActiveCount
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
 from continuum_router.backends.pool import Backend, Pool
-from continuum_router.config.backends import BackendConfig, Replay
+from continuum_router.config.backends import BackendConfig, Replay, TlsConfig
 from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
 from continuum_router.config.root import Config
 from continuum_router.config.routing import StrategyName
@@ -32,7 +33,7 @@ from continuum_router.kv_index.consumer import (
     KvEventConsumer,
     source_backoff,
 )
-from continuum_router.kv_index.feeds import SseFeed, event_session
+from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
 from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.kv_index.sweep import sweep
@@ -173,10 +174,17 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
 
 
 def check_tls_files(snapshot: Snapshot) -> None:
-    """Read the certificates of every backend once, so that a wrong path is told at the start.
+    """Read the certificates of backends and event sources once: a wrong path is told at the start.
 
     Raises TlsFileError whose text names the backend.
     """
+    kv = snapshot.config.kv_cache_index
+    for source in kv.event_sources if kv.enabled else ():
+        try:
+            tls_context(source.tls)
+        except TlsFileError as err:
+            place = f"event source of {source.backend_name}"
+            raise TlsFileError(err.key, f"{err.reason} ({place})") from None
     for backend in snapshot.dispatcher.pool.backends:
         if backend.url.tls:
             try:
@@ -297,6 +305,20 @@ def _retry(config: Config) -> RetryPolicy:
     )
 
 
+def _event_tls(section: TlsConfig) -> MakeTls | None:
+    """Makes the context of each connection anew, so that renewed files count; None = defaults."""
+    if section == TlsConfig():
+        return None
+
+    def make() -> ssl.SSLContext:
+        try:
+            return tls_context(section)
+        except TlsFileError as err:
+            raise TlsFiles(str(err)) from None
+
+    return make
+
+
 def _consumer(
     source: EventSourceConfig, config: Config, state: State, session: aiohttp.ClientSession
 ) -> KvEventConsumer:
@@ -306,7 +328,15 @@ def _consumer(
     return KvEventConsumer(
         EventSource(
             backend=source.backend_name,
-            feed=SseFeed(session, str(source.endpoint)),
+            feed=SseFeed(
+                session,
+                str(source.endpoint),
+                access=FeedAccess(
+                    token=source.auth_token,
+                    tls=_event_tls(source.tls),
+                    server_name=source.tls.server_name,
+                ),
+            ),
             backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
             counters=state.consumer_metrics.bind(source.backend_name),
         ),
