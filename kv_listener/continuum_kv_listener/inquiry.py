@@ -149,18 +149,24 @@ class Inquiry:
         return None
 
     def ask_again(self, nodes: Iterable[Node], now: float) -> int:
-        """Every path that ends at one of ``nodes`` and waits, for whatever, is to be asked about at
-        once, and answers still to come are outdated. How many paths that are."""
+        """No answer so far counts: every path among ``nodes`` that waits, for whatever, is to be
+        asked about at once, and answers still to come are outdated. How many paths that are."""
         self._outdated = set(self._flights)
-        waiting = 0
+        covered = []
+        waiting = len(self._flights)
         for node in nodes:
+            if node.phase is Phase.COVERED:
+                node.phase = Phase.ASKABLE
+                covered.append(node)
             tip = node.tip
             if tip is not None and tip.state in _WAITING:
                 tip.base = tip.step = 0
                 tip.due = now
                 self._make_ready(tip)
                 waiting += 1
-        return waiting + len(self._flights)
+        for node in covered:
+            self.fallen(node)
+        return waiting
 
     def outdated(self, handle: int) -> bool:
         """Whether the question was put before the last :meth:`ask_again`; says so once."""
