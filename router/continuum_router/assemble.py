@@ -46,6 +46,7 @@ from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
+from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
 from continuum_router.routing.plain_strategies import (
@@ -64,6 +65,7 @@ from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchSt
 from continuum_router.upstream.pool import UpstreamPool
 from continuum_router.upstream.prewarm import prewarm
 from continuum_shared.backoff import Backoff
+from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.metrics import Metrics
 from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
@@ -170,7 +172,11 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             scorer=state.scorer if config.prefix_routing.enabled else None,
             success_rate=state.dispatch.fleet.success_rate,
         ),
-        preparer=Preparer(backends, rewrite_response_model=config.server.rewrite_response_model),
+        preparer=Preparer(
+            backends,
+            rewrite_response_model=config.server.rewrite_response_model,
+            salts=_salts(config),
+        ),
         retry=retry_policy(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
@@ -320,6 +326,13 @@ def _event_tls(section: TlsConfig) -> MakeTls | None:
             raise TlsFiles(str(err)) from None
 
     return make
+
+
+def _salts(config: Config) -> SaltStamp | None:
+    section = config.prefix_routing.salt_echo
+    if not section.enabled:
+        return None
+    return SaltStamp(SaltIssuer(section.secrets, section.scope))
 
 
 def _consumer(
