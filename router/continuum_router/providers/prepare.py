@@ -116,6 +116,9 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
     credentials: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         lower = name.lower()
+        if b"_" in lower:
+            # Some servers read an underscore as a hyphen: no name gets past this list by one.
+            lower = lower.replace(b"_", b"-")
         if lower in _NEVER or lower in named or lower.startswith(_NEVER_PREFIXES):
             continue
         if lower.startswith(_FORWARDING_PREFIXES) and not trusted:
