@@ -50,6 +50,9 @@ docs: $(STAMP) ## write the generated pages of docs/
 bench: $(STAMP) ## micro benchmarks of the pure parts
 	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done
 
+bench-proxy: $(STAMP) ## the router beside its peers, with the tools of ../shared/bench (ARGS="--no-peers"); 30 minutes
+	$(BIN)/python scripts/bench_proxy.py $(ARGS)
+
 e2e: $(STAMP) ## two real vLLM engines on the CPU (downloads about 0.7 GB; minutes)
 	$(BIN)/python scripts/e2e_real_engine.py $(ARGS)
 

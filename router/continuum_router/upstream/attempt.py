@@ -41,6 +41,9 @@ from continuum_router.upstream.relay import ErrorEvent, Relay
 from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
 from continuum_router.upstream.usage import UsageTail
 
+NOBODY_FOR = 1.0
+"""Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatcher:
@@ -167,7 +170,7 @@ class _Run:
         ask = Ask(
             model=request.model,
             prefix=request.hash_key,
-            candidates=models.members,
+            candidates=rules.state.fleet.conditions.usable(models.members, self.tried),
             ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
@@ -177,7 +180,7 @@ class _Run:
             ask, holdings=models.holdings, now=rules.state.clock(), tried=avoid
         )
         if choice is None:
-            raise NoBackend
+            raise NoBackend(retry_after=NOBODY_FOR)
         rules.state.routing_metrics.count(choice)
         return choice
 
