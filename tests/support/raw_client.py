@@ -59,16 +59,6 @@ class RawClient:
             body, ended = await self._body(int(line.split(" ")[1]), pairs)
             return RawAnswer(line=line, headers=pairs, body=body, ended=ended)
 
-    async def closed(self, seconds: float) -> bool:
-        """Whether the server closes within so many seconds."""
-        try:
-            async with asyncio.timeout(seconds):
-                return not await self.reader.read(1)
-        except TimeoutError:
-            return False
-        except ConnectionError:
-            return True
-
     async def _body(self, status: int, headers: Sequence[tuple[str, str]]) -> tuple[bytes, str]:
         given = {name.lower(): value for name, value in headers}
         if status < 200 or status in (204, 304):

@@ -1,4 +1,4 @@
-"""The fast path in: ordinary requests are taken before aiohttp's parser (design/data-plane.md).
+"""The fast path: ordinary requests are taken before aiohttp's parser (design/data-plane.md).
 
 A request is taken when everything about it is ordinary: its head is there in one piece and strict
 (`header_memo`), nothing follows its body, nobody is answered on its connection. Every other byte is

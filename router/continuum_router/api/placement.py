@@ -74,7 +74,7 @@ class Places:
         ask = Ask(
             model=request.model,
             prefix=request.hash_key,
-            candidates=members,
+            candidates=rules.state.fleet.conditions.usable(members),
             ring_members=members,
             loads=rules.state.fleet.loads,
         )
