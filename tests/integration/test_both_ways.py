@@ -156,8 +156,7 @@ async def test_both_ways_give_the_same(caplog: pytest.LogCaptureFixture) -> None
     fast = await _go(cases, fast=True, caplog=caplog)
     caplog.clear()
     answered = len(general.lines["Request completed"])
-    assert general.by_aiohttp >= answered
-    assert answered - fast.by_aiohttp > answered // 2, "ordinary requests are not aiohttp's"
+    assert general.by_aiohttp - fast.by_aiohttp > answered // 2, "ordinary ones are not aiohttp's"
     assert differences(general.clients, fast.clients) == {}
     assert differences(general.backends, fast.backends) == {}
     assert differences(general.metrics, fast.metrics) == {}
