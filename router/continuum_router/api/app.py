@@ -20,7 +20,7 @@ from continuum_router.api.chat import Generate
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.hangup_watch import HangupWatch
 from continuum_router.api.middleware import ActiveCount, Edge, Handler, Route
-from continuum_router.api.models import Models
+from continuum_router.api.models import Models, OneModel
 from continuum_router.api.ops import Exposition, Health, Ready
 from continuum_router.api.proxy import Proxy
 from continuum_router.api.route_table import RouteTable
@@ -175,6 +175,9 @@ def make_routes(runtime: Runtime, metrics: Metrics, homes: ResponseHomes) -> Rou
     health = Route(endpoint=EndpointLabel.HEALTH, handler=Health())
     ready = Route(endpoint=EndpointLabel.HEALTH, handler=Ready(runtime))
     models = Route(endpoint=EndpointLabel.MODELS, handler=Models(runtime), api=True)
+    one = OneModel(runtime, below="/v1/models/")
+    each = Route(endpoint=EndpointLabel.MODELS, handler=one, api=True)
+    below["/v1/models/"] = {"GET": each, "HEAD": each}
     exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))
     for path, route in {
         "/v1/models": models,
