@@ -176,7 +176,7 @@ async def test_s1_http_2_is_refused_at_once(fast: bool) -> None:
             begun = time.monotonic()
             got = await raw_exchange(edge.port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
             assert time.monotonic() - begun < 0.4
-    assert got.startswith(b"HTTP/1.1 400 ")
+    assert got.startswith(b"HTTP/1.1 505 ")
     assert backend.connections == 0
 
 

@@ -136,7 +136,7 @@ async def test_s9_a_bomb_is_413_in_bounded_memory(fast: bool, tmp_path: Path) ->
     config += server_section(fast)
     async with router_process(tmp_path, config) as router:
         before = _peak(router)
-        got = await raw_exchange(router.port, head + bomb)
+        got = await raw_exchange(router.port, head + bomb, patience=20)
         assert got.startswith(b"HTTP/1.1 413 ")
         assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_too_large"
         # 64 MiB are within the bound and were held; the gigabyte never was.
@@ -163,7 +163,7 @@ async def test_s10_twenty_megabytes_pass_by_default(fast: bool, framing: str) ->
     raw = _chat_of(20_000_000)
     async with scripted(swallows(intake)) as backend:
         async with running(way_config([backend.url], fast)) as edge:
-            got = await raw_exchange(edge.port, _framed(raw, framing))
+            got = await raw_exchange(edge.port, _framed(raw, framing), patience=20)
     assert got.startswith(b"HTTP/1.1 200 ")
     assert intake.sizes == [len(raw)]
 

@@ -125,10 +125,10 @@ class Edge:
                 scope.sink = scope.error = None
             return response
 
-    def unparsed(self, method: str) -> web.Response:
-        """Answer bytes that are no HTTP request: 400, counted like any other refusal (J20)."""
+    def unparsed(self, method: str, why: RouterError | None = None) -> web.Response:
+        """Answer bytes that are no HTTP request, counted like any other refusal (J20)."""
         scope = Scope(request_id=uuid.uuid4().hex, started=self._clock(), method=method)
-        err = BadRequest("The HTTP request is malformed.", code="malformed_request")
+        err = why or BadRequest("The HTTP request is malformed.", code="malformed_request")
         scope.error = err
         response = error_response(err, scope)
         response.force_close()

@@ -176,6 +176,7 @@ class _Run:
             ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
+            client=self.call.client,
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
