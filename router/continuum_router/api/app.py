@@ -80,7 +80,7 @@ class EdgeProtocol(RequestHandler):
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
         if self.transport is not None:
-            self._hangup.start(self.transport, self._loop)
+            self._hangup.start(self.transport, self._loop, lambda: self._current_request)
 
     def data_received(self, data: bytes) -> None:
         """Take the client's next bytes: those that `WireGuard` finds clean are aiohttp's."""
