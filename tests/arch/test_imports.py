@@ -4,11 +4,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from support.source_tree import module_files
 
 IMPORT = "import importlib, sys; importlib.import_module(sys.argv[1])"
 
 
+@pytest.mark.timeout(300)  # some hundred interpreters
 def test_every_module_imports_alone():
     def run(name):
         done = subprocess.run(
