@@ -104,7 +104,7 @@ class EdgeProtocol(RequestHandler):
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
         if self.transport is not None:
-            self._hangup.start(self.transport, self._loop)
+            self._hangup.start(self.transport, self._loop, lambda: self._current_request)
 
     # -- the fast path ----------------------------------------------------------------------
 

@@ -90,6 +90,10 @@ class Catalog:
                 cards.setdefault(card.id, card)
         return [self._object(self._card(name, cards, pool)) for name in pool.models()]
 
+    def entry(self, name: str, pool: Pool) -> dict[str, object] | None:
+        """The entry of one name in the listing; None when it is not served."""
+        return next((entry for entry in self.listing(pool) if entry["id"] == name), None)
+
     def _card(self, name: str, cards: Mapping[str, ModelCard], pool: Pool) -> ModelCard:
         """The card of a name; an alias has the card of its model, under its own name (H7)."""
         for known in (name, *sorted(pool.real_names(name))):
