@@ -144,8 +144,13 @@ async def running(config: Config) -> AsyncIterator[Edge]:
         await router.stop()
 
 
-async def raw_exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
-    """Send bytes as they are; return everything until the server closes or is silent for 0.5 s."""
+async def raw_exchange(
+    port: int, data: bytes, *, eof: bool = False, patience: float = 0.5
+) -> bytes:
+    """Send bytes as they are; return everything until the server closes or is silent for 0.5 s.
+
+    `patience` is how many seconds the first bytes may take: more for a large body.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
@@ -154,7 +159,7 @@ async def raw_exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
         got = bytearray()
         with contextlib.suppress(TimeoutError, ConnectionError):
             while True:
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(0.5 if got else patience):
                     piece = await reader.read(65536)
                 if not piece:
                     break

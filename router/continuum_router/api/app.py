@@ -25,6 +25,7 @@ from continuum_router.api.models import Models
 from continuum_router.api.ops import Exposition, Health, Ready
 from continuum_router.api.proxy import Proxy
 from continuum_router.api.route_table import RouteTable
+from continuum_router.api.wire_guard import MAX_HEADERS, MAX_LINE_BYTES
 from continuum_router.request import COMPLETING, Endpoint
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.runtime import Runtime
@@ -39,9 +40,6 @@ KEEPALIVE_SECONDS = 75.0
 
 LINGER_SECONDS = 5.0
 """How long the rest of a refused body is read, so that the client gets to see the answer."""
-
-MAX_HEADER_BYTES = 16 * 1024
-MAX_HEADERS = 128
 
 PROXIED = (
     Endpoint.RESPONSES,
@@ -85,8 +83,8 @@ class EdgeServer(web.Server):
             "logger": log,
             "keepalive_timeout": KEEPALIVE_SECONDS,
             "lingering_time": LINGER_SECONDS,
-            "max_line_size": MAX_HEADER_BYTES,
-            "max_field_size": MAX_HEADER_BYTES,
+            "max_line_size": MAX_LINE_BYTES,
+            "max_field_size": MAX_LINE_BYTES,
             "max_headers": MAX_HEADERS,
         }
 

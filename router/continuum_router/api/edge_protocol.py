@@ -1,8 +1,8 @@
 """One client connection: aiohttp's own protocol, with the fast path front of it.
 
-Bytes come here first. Between two requests, and as long as it is sure that a request begins with
-them, the fast path may take them; everything else is aiohttp's. Once bytes went there of which it
-is not sure where they end, the rest of the connection does too.
+Bytes come here first. When a request surely begins with them (`WireGuard` knows where what went to
+aiohttp has ended) and nobody is being answered, the fast path may take them; everything else is
+aiohttp's.
 """
 
 import asyncio
@@ -10,20 +10,25 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from continuum_router.api.arriving import Arriving
 from continuum_router.api.fast_call import FastCall
 from continuum_router.api.fast_path import BEGINS, FastPath, Visitor
 from continuum_router.api.hangup_watch import HangupWatch
-from continuum_router.api.header_memo import ends_request
 from continuum_router.api.middleware import Edge
+from continuum_router.api.wire_guard import WireGuard
 
 if TYPE_CHECKING:
     from continuum_router.api.app import EdgeServer
 
 HOLD_LIMIT = 64 * 1024
 """Bytes that a client may send ahead during a request before they are left in the kernel."""
+
+NO_HTTP = b"\0\r\n\r\n"
+"""What aiohttp's parser is given in the place of bytes that were refused; it is an error anywhere
+but inside a chunk or a body of known length, where no refusal leaves it."""
 
 
 class EdgeProtocol(RequestHandler):
@@ -36,9 +41,10 @@ class EdgeProtocol(RequestHandler):
         "_edge",
         "_ended",
         "_fast",
+        "_guard",
         "_hangup",
         "_last",
-        "_sure",
+        "_newest_body",
         "_visitor",
     )
 
@@ -49,7 +55,8 @@ class EdgeProtocol(RequestHandler):
         self._edge = edge
         self._hangup = HangupWatch()
         self._fast = fast
-        self._sure = fast is not None
+        self._guard = WireGuard()
+        self._newest_body: StreamReader = EMPTY_PAYLOAD
         self._call: FastCall | Arriving | None = None
         self._visitor: Visitor | None = None
         self._ahead: list[bytes] = []
@@ -62,7 +69,9 @@ class EdgeProtocol(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self._visitor = Visitor(self, peer[0] if isinstance(peer, tuple) and peer else None)
+        if isinstance(peer, tuple | list):
+            peer = peer[0]
+        self._visitor = Visitor(self, None if peer is None else str(peer))
 
     def data_received(self, data: bytes) -> None:
         """Take the client's next bytes."""
@@ -72,7 +81,9 @@ class EdgeProtocol(RequestHandler):
                 self._arrived(call, data)
             else:
                 self._hold(data)
-        elif not (self._sure and data.startswith(BEGINS) and self._take(data)):
+        elif not data:
+            self._parse(data)  # aiohttp asks itself to go on with what it holds
+        elif not (data.startswith(BEGINS) and self._take(data)):
             self._to_aiohttp(data)
 
     def pause_writing(self) -> None:
@@ -108,6 +119,7 @@ class EdgeProtocol(RequestHandler):
             or self._force_close
             or self._fast is None
             or self._visitor is None
+            or not self._guard.between
         ):
             return False
         self._call = self._fast.take(data, self._visitor)
@@ -165,23 +177,31 @@ class EdgeProtocol(RequestHandler):
     # -- aiohttp ----------------------------------------------------------------------------
 
     def _to_aiohttp(self, data: bytes) -> None:
-        """Hand bytes over.
+        """Hand bytes over: those that `WireGuard` finds clean are aiohttp's."""
+        guard = self._guard
+        refused = guard.fault is not None
+        for piece in guard.feed(data):
+            self._parse(piece)
+        if guard.fault is not None and not refused:
+            self._parse(NO_HTTP)
+
+    def _parse(self, data: bytes) -> None:
+        """Let aiohttp read bytes.
 
         When a body turns out to be damaged, aiohttp queues the error as if it were a request of its
         own and leaves whoever reads the body waiting. It belongs to that body: hand it over.
         """
-        if self._sure and data:
-            self._sure = ends_request(data)
         super().data_received(data)
         messages = self._messages
-        if not messages or isinstance(messages[-1][0], RawRequestMessage):
+        if not messages:
             return
-        request = self._current_request
-        body = messages[-2][1] if len(messages) > 1 else request and request.content
-        if body and not body.is_eof():
+        message, content = messages[-1]
+        if isinstance(message, RawRequestMessage):
+            self._newest_body = content
+        elif not self._newest_body.is_eof():
             messages.pop()
-            body.set_exception(web.RequestPayloadError("the body is damaged"))
-            body.feed_eof()
+            self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
+            self._newest_body.feed_eof()
 
     def _process_keepalive(self) -> None:
         """An idle connection's time is up, unless the fast path has used it meanwhile."""
@@ -213,4 +233,4 @@ class EdgeProtocol(RequestHandler):
             raise ConnectionError("an answer was started already")
         # aiohttp marks what it could not parse as HTTP/1.0; the answer is in the usual form.
         request._version = HttpVersion11
-        return self._edge.unparsed("?")
+        return self._edge.unparsed("?", self._guard.fault)

@@ -16,6 +16,7 @@ from continuum_router.errors import (
     Fault,
     Overloaded,
     RouterError,
+    Stage,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -74,7 +75,8 @@ class Outcome:
 class Call:
     """One client request on its way: what to send, where the answer goes, what became of it.
 
-    `only` restricts it to the one backend that can serve it; `taps` see the answer's body.
+    `only` restricts it to the one backend that can serve it; `taps` see the answer's body. `client`
+    is who asks: the id of its key, else its address.
     """
 
     request: ChatRequest
@@ -85,6 +87,7 @@ class Call:
     outcome: Outcome
     only: Backend | None = None
     taps: tuple[StreamTap, ...] = ()
+    client: str | None = None
 
 
 def ended_by(failure: AttemptFailure, *, started: bool) -> Ended:
@@ -110,6 +113,13 @@ def error_for(failure: AttemptFailure) -> RouterError:
 def result_of_failure(failure: AttemptFailure) -> AttemptResult:
     """How a failed call counts: what tells nothing about the backend is not held against it."""
     return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
+
+
+def status_failure(status: int, retry_after: float | None) -> AttemptFailure:
+    """An answer that was not wanted, as a failure."""
+    return AttemptFailure(
+        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
+    )
 
 
 def tell_failure(failure: AttemptFailure, request_id: str, outcome: Outcome) -> None:

@@ -6,7 +6,6 @@ from continuum_router.api.header_memo import (
     MEMO_ENTRIES,
     MEMO_HEAD_BYTES,
     HeaderMemo,
-    ends_request,
     read_ordinary,
 )
 from continuum_router.request import Endpoint
@@ -158,24 +157,3 @@ def test_a_client_without_patience_is_only_looked_up() -> None:
     memo = HeaderMemo()
     assert memo.read(head(), trusted=False, remember=False) is not None
     assert len(memo) == 0
-
-
-GET = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
-ENDS = {
-    "a get": (GET, True),
-    "two gets": (GET * 2, False),
-    "a get with a body": (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx", False),
-    "a get that closes": (b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", False),
-    "half a head": (GET[:-2], False),
-    "an ordinary post": (head() + b"1234567", True),
-    "a post without its end": (head() + b"123456", False),
-    "a post and more": (head() + b"12345678", False),
-    "an odd post": (head("Expect: x") + b"1234567", False),
-    "nothing": (b"", False),
-}
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_whether_bytes_surely_are_one_request(name: str) -> None:
-    data, sure = ENDS[name]
-    assert ends_request(data) is sure
