@@ -13,20 +13,20 @@ ANSWER = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 NAME = "continuum_router.access"
 
 
-def sample(rig: FastRig, name: str) -> str:
+def sample(rig: FastRig, name: str) -> float:
     text = rig.router.state.metrics.exposition().decode()
-    return next(line for line in text.splitlines() if line.startswith(name)).rpartition(" ")[2]
+    found = next(line for line in text.splitlines() if line.startswith(name))
+    return float(found.rpartition(" ")[2])
 
 
 async def test_a_completed_request_is_counted_once() -> None:
     async with fast_rig() as rig:
         rig.ask(chat()).data_received(reply(ANSWER))
         counted = 'continuum_requests_total{endpoint="chat_completions",status_class="2xx"}'
-        assert sample(rig, counted) == "1"
-        assert sample(rig, "continuum_request_duration_seconds_count") == "1"
-        assert sample(rig, "continuum_ttft_seconds_count") == "1"
-        assert sample(rig, 'continuum_upstream_attempts_total{result="ok"}') == "1"
-        assert rig.router.state.dispatch.fleet.latency("b1" if rig.in_flight else "b2") != 0
+        assert sample(rig, counted) == 1
+        assert sample(rig, "continuum_request_duration_seconds_count") == 1
+        assert sample(rig, "continuum_ttft_seconds_count") == 1
+        assert sample(rig, 'continuum_upstream_attempts_total{result="ok"}') == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
