@@ -191,6 +191,17 @@ class Preparer:
         head = self._head(request.method, path, framing, inbound, backend)
         return UpstreamRequest(method=request.method, head=head, body=body, tail=tail)
 
+    @property
+    def stamps(self) -> bool:
+        """True when bodies get a salt."""
+        return self._salts is not None
+
+    def stamped(self, request: ChatRequest, backend: Backend) -> bytes:
+        """The body of a request under its own name, with this backend's salt (C24)."""
+        return (
+            request.raw if self._salts is None else self._salts.stamp(request.raw, request, backend)
+        )
+
     def answers_as(self, request: ChatRequest, backend: Backend) -> str | None:
         """The name to put into the answer in the place of the backend's own, or None (H7)."""
         renamed = self._rewrites and backend.real_name(request.model) != request.model
