@@ -17,13 +17,20 @@ import aiohttp
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
+from continuum_router.assemble_routing import (
+    RoutingState,
+    make_piecer,
+    make_selector,
+    routing_state,
+)
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.config.backends import BackendConfig, Replay
-from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
+from continuum_router.config.kv_cache_index import (
+    EventSourceConfig,
+)
 from continuum_router.config.root import Config
-from continuum_router.config.routing import StrategyName
 from continuum_router.config.server import RoutingHeaders
 from continuum_router.kv_index.apply import OffloadPolicy
 from continuum_router.kv_index.consumer import (
@@ -33,23 +40,14 @@ from continuum_router.kv_index.consumer import (
     source_backoff,
 )
 from continuum_router.kv_index.feeds import SseFeed, event_session
-from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
-from continuum_router.kv_index.lookup import IndexLookup
+from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.request import RequestRules
-from continuum_router.routing.kv_score import KvScorer
-from continuum_router.routing.plain_strategies import (
-    ConsistentHash,
-    LeastLatency,
-    Random,
-    WeightedRoundRobin,
-)
 from continuum_router.routing.response_homes import ResponseHomes
-from continuum_router.routing.selector import RoutingMetrics, Selector
-from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
+from continuum_router.routing.selector import RoutingMetrics
 from continuum_router.runtime import Runtime, Snapshot
 from continuum_router.upstream.attempt import Dispatcher
 from continuum_router.upstream.call_limits import base_limits, model_limits
@@ -76,14 +74,15 @@ class State:
     supervisor: Supervisor
     dispatch: DispatchState
     upstream: UpstreamPool
-    kv: KvIndex
-    lookup: IndexLookup | None
-    scorer: KvScorer | None
+    routing: RoutingState
     catalog: Catalog
     homes: ResponseHomes = field(default_factory=ResponseHomes)
-    round_robin: RoundRobin = field(default_factory=RoundRobin)
-    weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
     event_session: aiohttp.ClientSession | None = None
+
+    @property
+    def kv(self) -> KvIndex:
+        """The index of either mode."""
+        return self.routing.kv
 
 
 def build_state(config: Config) -> State:
@@ -106,9 +105,8 @@ def build_state(config: Config) -> State:
         ("backend", "state"),
         upstream.connections,
     )
-    kv, index_on = _index(config.kv_cache_index), config.kv_cache_index.enabled
-    if index_on:
-        expose(kv, metrics)
+    routing = routing_state(config.kv_cache_index, metrics)
+    kv, index_on = routing.kv, config.kv_cache_index.enabled
     dispatch = DispatchState(
         fleet=Fleet(metrics, (backend.name for backend in config.backends)),
         transport=upstream,
@@ -120,7 +118,6 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
-    section = config.kv_cache_index
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
@@ -129,9 +126,7 @@ def build_state(config: Config) -> State:
         supervisor=Supervisor("router", on_crash=lambda _name: crashes.inc()),
         dispatch=dispatch,
         upstream=upstream,
-        kv=kv,
-        lookup=_lookup(kv, metrics, section),
-        scorer=KvScorer(section.scoring, min_tokens=section.min_tokens) if index_on else None,
+        routing=routing,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
     )
 
@@ -141,18 +136,14 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
     backends = [backend_of(entry) for entry in config.backends]
     limits = base_limits(config.timeouts)
     request_rules = RequestRules(
-        want_keys=config.prefix_routing.enabled,
+        # Cost mode needs no keys to choose by, but events name prompts by them.
+        want_keys=config.prefix_routing.enabled or state.routing.cost is not None,
         max_prefix_length=config.prefix_routing.max_prefix_length,
         aliases=aliases_of(backends),
     )
     dispatcher = Dispatcher(
         pool=Pool(backends),
-        selector=Selector(
-            strategy=_strategy(config, state),
-            # Tier 4 needs both: keys of requests, and an index to ask (S0 "activation").
-            scorer=state.scorer if config.prefix_routing.enabled else None,
-            success_rate=state.dispatch.fleet.success_rate,
-        ),
+        selector=make_selector(config, state.routing, state.dispatch.fleet, state.dispatch.rng),
         preparer=Preparer(backends, rewrite_response_model=config.server.rewrite_response_model),
         retry=_retry(config),
         connect_timeout=config.timeouts.connection,
@@ -163,6 +154,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         fallbacks=config.fallbacks,
         request_rules=request_rules,
         sse_keepalive=config.server.sse_keepalive,
+        piecer=make_piecer(config, state.routing, request_rules),
         state=state.dispatch,
     )
     return Snapshot(
@@ -170,7 +162,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         generation=generation,
         request_rules=request_rules,
         dispatcher=dispatcher,
-        lookup=state.lookup,
+        lookup=state.routing.lookup,
         catalog=state.catalog,
         trusted_proxies=TrustedProxies(config.server.trusted_proxies),
         # Nobody is authenticated in this version, so `authenticated` means nobody.
@@ -265,39 +257,6 @@ def aliases_of(backends: Sequence[Backend]) -> dict[str, str]:
             for model in (*backend.models, *backend.aliases):
                 found.setdefault(model, backend.real_name(model))
     return {name: real for name, real in found.items() if name != real}
-
-
-def _index(section: KvCacheIndexConfig) -> KvIndex:
-    if not section.enabled:
-        return NoKvIndex()
-    return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
-
-
-def _lookup(kv: KvIndex, metrics: Metrics, section: KvCacheIndexConfig) -> IndexLookup | None:
-    if not section.enabled:
-        return None
-    max_age = section.scoring.load_snapshot_ms / 1000
-    return IndexLookup(kv, metrics, clock=time.monotonic, max_age=max_age)
-
-
-def _strategy(config: Config, state: State) -> Strategy:
-    """The configured strategy. Those that take turns keep their place over reloads."""
-    name, routing = config.selection_strategy, config.prefix_routing
-    if name is StrategyName.ROUND_ROBIN:
-        return state.round_robin
-    if name is StrategyName.WEIGHTED_ROUND_ROBIN:
-        return state.weighted_round_robin
-    if name is StrategyName.LEAST_LATENCY:
-        return LeastLatency(state.dispatch.fleet.latency)
-    if name is StrategyName.RANDOM:
-        return Random(state.dispatch.rng)
-    if name is StrategyName.CONSISTENT_HASH:
-        return ConsistentHash(routing.virtual_nodes)
-    return PrefixAwareHash(
-        load_factor_epsilon=routing.load_factor_epsilon,
-        load_floor=routing.load_floor,
-        virtual_nodes=routing.virtual_nodes,
-    )
 
 
 def _retry(config: Config) -> RetryPolicy:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
-from continuum_router.backends.fleet import AttemptResult, result_of_status
+from continuum_router.backends.fleet import AttemptResult, Ticket, result_of_status
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import (
     AttemptFailure,
@@ -22,6 +22,7 @@ from continuum_router.errors import (
     Stage,
     forget_frames,
 )
+from continuum_router.providers.piecer import Piecer
 from continuum_router.providers.prepare import Preparer
 from continuum_router.request import ChatRequest, RequestRules
 from continuum_router.routing.selector import Choice, Selector
@@ -67,6 +68,7 @@ class Dispatcher:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     request_rules: RequestRules = field(default_factory=RequestRules)
     sse_keepalive: float = 0.0
+    piecer: Piecer | None = None
 
     def limits_for(self, request: ChatRequest, model: str) -> Limits:
         """The time limits of a request to `model`."""
@@ -85,9 +87,8 @@ class Dispatcher:
         upstream connection aborted.
         """
         self.state.budget.request(self.state.clock())
-        models = ModelChain(
-            call, self.pool, self.fallbacks.get(call.request.model, ()), self.request_rules
-        )
+        chain = self.fallbacks.get(call.request.model, ())
+        models = ModelChain(call, self.pool, chain, self.request_rules, self.piecer)
         run = _Run(self, call, models)
         if not models.members and not run.fall_back():
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
@@ -108,6 +109,7 @@ class _Run:
     stage: Stage = Stage.SELECTING
     sent_at: float = 0.0
     relay: Relay | None = None
+    ticket: Ticket | None = None
     deadlines: Deadlines = field(init=False)
     usage: UsageTail = field(default_factory=UsageTail)
 
@@ -173,6 +175,8 @@ class _Run:
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
             client=self.call.client,
+            pieces=models.pieces,
+            size=len(request.raw),
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
@@ -191,7 +195,8 @@ class _Run:
         self.tries += 1
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
-        with state.fleet.lease(name, choice.rule.by_prefix):
+        self.ticket = choice.ticket
+        with state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
             try:
                 again, result = await self._under_deadlines(choice)
             except AttemptFailure as failure:
@@ -238,6 +243,8 @@ class _Run:
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
+        if choice.ticket is not None and (usage := self.usage.read()) is not None:
+            choice.ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         return None, result
 
     async def _send(self, choice: Choice) -> UpstreamReply:
@@ -366,6 +373,8 @@ class _Run:
         self.deadlines.await_first()
 
     def _first_frame(self) -> None:
+        if self.ticket is not None:
+            self.ticket.first_token()
         self.call.outcome.ttft = self._since_sent()
 
     def _since_sent(self) -> float:
