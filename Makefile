@@ -46,6 +46,7 @@ docs: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python scripts/generate_config_docs.py
 	$(BIN)/python scripts/generate_metrics_docs.py
 	PYTHONPATH=tests $(BIN)/python -m support.fault_table > docs/upstream-faults.md
+	PYTHONPATH=tests $(BIN)/python -m support.framing_table > docs/framing.md
 
 bench: $(STAMP) ## micro benchmarks of the pure parts
 	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done

@@ -20,6 +20,7 @@ from continuum_router.errors import (
     ModelNotFound,
     NoBackend,
     Stage,
+    error_form,
     forget_frames,
 )
 from continuum_router.providers.piecer import Piecer
@@ -33,6 +34,7 @@ from continuum_router.upstream.dispatch_state import DispatchState
 from continuum_router.upstream.model_chain import ModelChain
 from continuum_router.upstream.outcome import Call, Ended, error_for
 from continuum_router.upstream.relay import ErrorEvent, Relay
+from continuum_router.upstream.reply import keep_connection
 from continuum_router.upstream.retry import (
     DEADLINES,
     Again,
@@ -44,6 +46,9 @@ from continuum_router.upstream.usage import UsageTail
 from continuum_shared.logs import fields
 
 log = logging.getLogger("continuum_router.attempt")
+
+NOBODY_FOR = 1.0
+"""Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +175,7 @@ class _Run:
         ask = Ask(
             model=request.model,
             prefix=request.hash_key,
-            candidates=models.members,
+            candidates=rules.state.fleet.conditions.usable(models.members, self.tried),
             ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
@@ -183,7 +188,7 @@ class _Run:
             ask, holdings=models.holdings, now=rules.state.clock(), tried=avoid
         )
         if choice is None:
-            raise NoBackend
+            raise NoBackend(retry_after=NOBODY_FOR)
         rules.state.routing_metrics.count(choice)
         return choice
 
@@ -236,7 +241,7 @@ class _Run:
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
                 again = self._decide(_status_failure(reply.status, after), choice)
                 if again is not None:
-                    _keep_connection(reply)
+                    keep_connection(reply)
                     return again, result
             try:
                 await self._relay(reply, choice.backend)
@@ -288,6 +293,7 @@ class _Run:
             on_first_frame=self._first_frame,
             keepalive=self.rules.sse_keepalive or None,
             answers_as=self.rules.preparer.answers_as(call.request, backend),
+            error_form=error_form(call.request.path),
         )
         await self.relay.run()
 
@@ -389,12 +395,3 @@ def _status_failure(status: int, retry_after: float | None) -> AttemptFailure:
     return AttemptFailure(
         Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
     )
-
-
-def _keep_connection(reply: UpstreamReply) -> None:
-    """Take what has arrived of an unwanted answer: if it is whole, the connection stays."""
-    try:
-        while reply.ready():
-            pass
-    except AttemptFailure:
-        pass
