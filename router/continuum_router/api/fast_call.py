@@ -89,7 +89,7 @@ class FastCall(FastBooks):
         `counted`: the request is among the active ones already.
         """
         way, memos, head = self._way, self._memos, self._head
-        placed = memos.places.place(head.endpoint, raw, now, self._peer)
+        placed = memos.places.place(head.endpoint, raw, now, self._peer, head.inbound)
         if placed is None:
             return False
         self._placed, self._raw, self._at = placed, raw, now
@@ -106,7 +106,9 @@ class FastCall(FastBooks):
             way.active.enter()
         way.sweep.add(self)
         rules = memos.rules
-        self._lease = lease = rules.state.fleet.lease(name, choice.rule.by_prefix).begin()
+        self._lease = lease = rules.state.fleet.lease(
+            name, choice.rule.by_prefix, choice.ticket
+        ).begin()
         try:
             connection = way.upstream.take(backend)
         except AttemptFailure:
@@ -126,6 +128,12 @@ class FastCall(FastBooks):
 
     # -- ReplySink --------------------------------------------------------------------------
 
+    def _first_token(self) -> None:
+        self._ttft = self._way.clock() - self._sent_at
+        ticket = self._lease.ticket
+        if ticket is not None:
+            ticket.first_token()
+
     def on_sent(self) -> None:
         self._stage = Stage.AWAITING_HEAD
         if self._limits.first_byte:
@@ -137,7 +145,7 @@ class FastCall(FastBooks):
         if self._placed.reading[2] or not plan.plain or len(body) > COLLECT_LIMIT:
             self._hand_over_reply((body,) if body else ())
             return
-        self._ttft = self._way.clock() - self._sent_at
+        self._first_token()
         self._answer(body)
 
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
@@ -147,7 +155,7 @@ class FastCall(FastBooks):
                 self._events = EventWire()
                 return
         elif plan.plain and length is not None and length <= COLLECT_LIMIT:
-            self._ttft = self._way.clock() - self._sent_at
+            self._first_token()
             return
         self._hand_over_reply(())
 
@@ -165,7 +173,7 @@ class FastCall(FastBooks):
             self._hand_over_reply((events.first.take(),))
             return
         if not known and events.first.seen:
-            self._ttft = self._way.clock() - self._sent_at
+            self._first_token()
         self.wire = events.passing and (tap is None or tap.found is not None)
         self._relay(out)
         if events.first.seen:
