@@ -20,14 +20,7 @@ from continuum_kv_listener.server_certificate import CertificateError, ServerCer
 from continuum_kv_listener.sources.publisher_acl import UnresolvedPublisher
 from continuum_shared.config.kinds import ListenAddress
 from continuum_shared.config.report import Report
-from continuum_shared.logs import (
-    LogFormat,
-    LogLevel,
-    LogSettings,
-    fields,
-    levels_from_env,
-    setup_logging,
-)
+from continuum_shared.logs import LogQueue, fields, start_logging
 from continuum_shared.version import __version__
 
 log = logging.getLogger("continuum_kv_listener.main")
@@ -118,7 +111,9 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def serve(config: ListenerConfig, report: Report, env: Mapping[str, str]) -> None:
+async def serve(
+    config: ListenerConfig, report: Report, env: Mapping[str, str], queue: LogQueue
+) -> None:
     """Run a listener until SIGTERM or SIGINT; SIGHUP renews the certificate. Raises StartFailed."""
     for problem in report.warnings:
         log.warning(
@@ -132,6 +127,7 @@ async def serve(config: ListenerConfig, report: Report, env: Mapping[str, str]) 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     daemon = Daemon(config, World(rng=random.Random(), env=env))
+    queue.register_metrics(daemon.listener.metrics)
     loop.add_signal_handler(signal.SIGHUP, daemon.renew)
     await daemon.start()
     log.info(
@@ -148,23 +144,11 @@ def run(
     config: ListenerConfig, report: Report, *, env: Mapping[str, str], err: TextIO = sys.stderr
 ) -> int:
     """Run the listener in this process. Returns the exit code: 0 after a clean end, else 1."""
-    section = config.logging
-    level, targets, complaint = levels_from_env(LogLevel(section.level.value), env)
-    queue = setup_logging(
-        LogSettings(
-            level=level,
-            format=LogFormat(section.format.value),
-            queue_capacity=section.queue_capacity,
-            queue_capacity_bytes=section.queue_capacity_bytes,
-            targets=targets,
-        )
-    )
-    if complaint is not None:
-        log.warning(complaint)
+    queue = start_logging(config.logging, env)
     raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(serve(config, report, env))
+            runner.run(serve(config, report, env, queue))
     except StartFailed as failed:
         print(f"continuum-kv-listener: {failed}", file=err)
         return 1
