@@ -227,6 +227,8 @@ class EventStream:
         if found is None:
             found = self._join(next_seq, extras_seen, limit)
             if found.next_seq % BLOCK:
+                if len(self._fresh) >= SHARED_BATCHES:
+                    self._fresh.clear()
                 self._fresh[key] = found
             else:
                 self._full[key] = found
