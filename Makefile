@@ -37,6 +37,7 @@ check: $(STAMP) ## lint, types, import directions, generated docs
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_config_docs.py --check
 	$(BIN)/python scripts/generate_metrics_docs.py --check
+	$(BIN)/python scripts/generate_man_pages.py --check
 
 fmt: $(STAMP) ## format and sort
 	$(BIN)/ruff check --fix .
@@ -45,6 +46,7 @@ fmt: $(STAMP) ## format and sort
 docs: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python scripts/generate_config_docs.py
 	$(BIN)/python scripts/generate_metrics_docs.py
+	$(BIN)/python scripts/generate_man_pages.py
 	PYTHONPATH=tests $(BIN)/python -m support.fault_table > docs/upstream-faults.md
 	PYTHONPATH=tests $(BIN)/python -m support.framing_table > docs/framing.md
 

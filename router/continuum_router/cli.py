@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in _DELEGATED:
         return _delegate(words[0], words[1:])
-    args = _parser().parse_args(words)
+    args = command_line().parse_args(words)
     if args.command == "serve":
         return _serve(args)
     return _config(args)
@@ -105,7 +105,8 @@ def _delegate(command: str, rest: list[str]) -> int:
     return run_engine(rest)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The command's parser; the man page is made from it."""
     parser = argparse.ArgumentParser(
         prog="continuum-router",
         description="Routes OpenAI requests to the engine that holds their prefix in its KV cache.",
