@@ -108,6 +108,8 @@ class Intake:
         self.lost = 0
         self.restarts = RestartLog()
         self.last_batch_at: float | None = None
+        self.verified_at = clock()
+        """When what is known was last shown to be of the process that is connected."""
         self.replay_failing = False
         self.replay_foreign = False
         self._source = source
@@ -184,7 +186,7 @@ class Intake:
             if self._on_doubt is not None and self._sequence.anchor is not None:
                 self._on_doubt()
             else:  # a number that goes backwards will tell
-                self._sequence.confirmed()
+                self._confirmed()
         else:
             await asyncio.sleep(self._settings.join_seconds)
             await self._settle()
@@ -200,8 +202,8 @@ class Intake:
     def same_process(self) -> None:
         """The engine's process is the one from before this connection. A replay endpoint says so
         itself."""
-        if self._replay is None:
-            self._sequence.confirmed()
+        if self._replay is None and self._sequence.anchor is not None:
+            self._confirmed()
 
     def other_process(self) -> None:
         """The engine's process is a new one."""
@@ -252,6 +254,7 @@ class Intake:
         now = self._clock()
         before = self.restarts.suspicious(now)
         self._sequence.restarted()
+        self.verified_at = now
         self.restarts.note(now)
         self._metrics.restarts.inc()
         if not self.restarts.suspicious(now):
@@ -262,6 +265,10 @@ class Intake:
                 extra=fields(source=self._metrics.source),
             )
         self._sink.restarted()
+
+    def _confirmed(self) -> None:
+        self._sequence.confirmed()
+        self.verified_at = self._clock()
 
     def _disown_replay(self) -> None:
         """The replay endpoint is another engine's: forget what it said and ask it no more."""
@@ -281,6 +288,7 @@ class Intake:
             if self._sequence.last is not None:
                 self._unsettled = False
                 return
+            self._confirmed()
             ended = await self._recover()
         else:
             ended = await self._replay_from(anchor.seq, anchor)
@@ -288,7 +296,7 @@ class Intake:
                 self._restart()
                 ended = await self._recover()
             elif ended is not _Ended.FAILED:
-                self._sequence.confirmed()
+                self._confirmed()
                 if ended is _Ended.HOLE:
                     ended = await self._recover()
         self._unsettled = ended is _Ended.FAILED

@@ -41,8 +41,7 @@ class Link(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Lane:
-    """What the wiring made for one rank. ``restarts_read`` counts the restarts that were known when
-    the engine's metrics were last read."""
+    """What the wiring made for one rank."""
 
     rank: int = 0
     link: Link
@@ -50,7 +49,6 @@ class Lane:
     pipeline: Pipeline
     replay_endpoint: str | None = None
     vouching: Vouching
-    restarts_read: int = 0
 
 
 def link_facts(lanes: Sequence[Lane], now: float) -> LinkFacts:

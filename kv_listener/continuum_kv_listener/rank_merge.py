@@ -40,7 +40,8 @@ class RankMerge:
         for number, rank in enumerate(ranks):
             rank.publish_to(RankPort(self, number))
 
-    def __len__(self) -> int:
+    @property
+    def prefixes(self) -> int:
         """How many prefixes are live."""
         return len(self._held)
 

@@ -104,6 +104,7 @@ class SourceRunner:
         self.parts = parts
         self.started_at = clock()
         self._starts = StartTimes()
+        self._start_read_at = self.started_at
         self.engine_fault: EngineFault | None = None
         self._clock = clock
         self._interval = reannounce_interval
@@ -144,7 +145,7 @@ class SourceRunner:
     def stats(self) -> ChainStats:
         """Counts of the source's block graphs."""
         merge = self.parts.merge
-        return all_stats(self.parts.lanes, None if merge is None else len(merge))
+        return all_stats(self.parts.lanes, None if merge is None else merge.prefixes)
 
     def facts(self, wall: float) -> SourceFacts:
         """What ``GET /sources`` says; ``wall`` is the present in Unix seconds."""
@@ -286,29 +287,37 @@ class SourceRunner:
         pause = min(MAX_HEALTH_SECONDS, self._interval / 4)
         parts = self.parts
         while True:
+            asked_at = self._clock()
             connections = [lane.intake.connections for lane in parts.lanes]
             if await parts.health.health():
                 now = self._clock()
                 for lane in parts.lanes:
                     lane.vouching.healthy(now)
-                self._look_at(await parts.vitals.read() or EngineVitals(), connections)
+                vitals = await parts.vitals.read() or EngineVitals()
+                self._look_at(vitals, connections, asked_at)
             await _set_within(self._wants_look, pause)
             self._wants_look.clear()
 
-    def _look_at(self, vitals: EngineVitals, connections: Sequence[int]) -> None:
-        """``connections`` are those of the lanes from before the engine was asked."""
+    def _look_at(self, vitals: EngineVitals, connections: Sequence[int], asked_at: float) -> None:
+        """``connections`` are those of the lanes from before the engine was asked.
+
+        What is known is of the new process if it was verified after the old one last answered: a
+        restart breaks connections, and each new one is verified.
+        """
         start = self._starts.note(vitals.started_at)
         lanes = self.parts.lanes
         for lane, connection in zip(lanes, connections, strict=True):
             intake = lane.intake
-            if start is Start.NEW and intake.restarts.total == lane.restarts_read:
+            if start is not Start.NEW:
+                if intake.connections == connection:
+                    intake.same_process()
+            elif not intake.vouched or intake.verified_at <= self._start_read_at:
                 intake.other_process()
-            elif intake.connections == connection:
-                intake.same_process()
-            lane.restarts_read = intake.restarts.total
             blocks = vitals.blocks_of(lane.rank, len(lanes))
             if blocks is not None:
                 lane.pipeline.fit(blocks)
+        if start is not Start.UNKNOWN:
+            self._start_read_at = asked_at
 
     async def _calibrate(self) -> None:
         judge = self.parts.judge

@@ -47,7 +47,7 @@ def test_the_best_rank_speaks_and_the_last_one_ends():
     two.say(KvAction.CREATED, tokens=64)
     two.say(KvAction.CREATED, tokens=48)
     one.say(KvAction.CREATED, tokens=32)  # less than the other's
-    assert len(merge) == 1
+    assert merge.prefixes == 1
     two.say(KvAction.EVICTED)
     one.say(KvAction.EVICTED)
     assert stream.take() == [
@@ -57,7 +57,7 @@ def test_the_best_rank_speaks_and_the_last_one_ends():
         (KvAction.CREATED, A, 32),
         (KvAction.EVICTED, A, None),
     ]
-    assert len(merge) == 0
+    assert merge.prefixes == 0
 
 
 def test_a_gpu_copy_of_any_rank_makes_it_hot():
@@ -86,7 +86,7 @@ def test_a_purged_rank_takes_only_what_it_alone_held():
     assert stream.take() == [(KvAction.CREATED, A, 16), (KvAction.EVICTED, B, None)]
     two.say(KvAction.PURGED, None)
     assert stream.take() == [(KvAction.PURGED, None, None)]
-    assert len(merge) == 0
+    assert merge.prefixes == 0
 
 
 def test_a_removal_of_what_the_rank_never_held_says_nothing():
