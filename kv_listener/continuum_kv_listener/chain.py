@@ -41,6 +41,7 @@ SALT_FORM = "cr1."
 MAX_OTHER_GROUPS = 64
 """How many cache groups without full attention are remembered by number (C19)."""
 
+_NO_KEYS: frozenset[PrefixKey] = frozenset()
 _NOTHING: tuple[DropReason, ...] = ()
 
 
@@ -53,12 +54,16 @@ class ChainTracker:
         *,
         token_count: TokenCount = TokenCount.LONGEST_CHAIN,
         verify_salt: VerifySalt | None = None,
+        doubt_seconds: float = 600.0,
     ) -> None:
         self._ledger = PrefixLedger(token_count)
-        self._chains = BlockChains(limits or ChainLimits(), self._ledger)
+        self._chains = BlockChains(
+            limits or ChainLimits(), self._ledger, doubt_seconds=doubt_seconds
+        )
         self._verify_salt = verify_salt
         self._other_groups: set[int] = set()
         self._mismatches = 0
+        self._drifted = 0
         self._ignored_group_events = 0
 
     def apply(self, event: EngineEvent, now: float) -> tuple[DropReason, ...]:
@@ -74,6 +79,21 @@ class ChainTracker:
         """The engine restarted, or nothing known can be trusted: drop all and say so."""
         self.apply(Cleared(), now)
 
+    def suspect(self, now: float) -> None:
+        """Events were lost: what is known by now is suspect until a store proves it (C17)."""
+        self._chains.doubts.begin(now)
+
+    def fit(self, gpu_blocks: int) -> int:
+        """The engine has this many blocks: drop the oldest of what is counted beyond it (C16)."""
+        dropped = self._chains.shed(gpu_blocks)
+        self._drifted += dropped
+        return dropped
+
+    def doubted(self) -> frozenset[PrefixKey]:
+        """Prefixes that rest on suspect blocks alone: live as yet, but not to be told again."""
+        doubts = self._chains.doubts
+        return self._ledger.doubted(doubts.age) if doubts.open else _NO_KEYS
+
     def questions(self, limit: int, now: float) -> list[Question]:
         """Claim up to ``limit`` paths whose text is to be judged; each is owed one
         :meth:`answer` or :meth:`retry`."""
@@ -86,7 +106,7 @@ class ChainTracker:
             asked = question(handle, path)
             if asked is None:
                 self._chains.inquiry.abandon(handle)
-                self._chains.lose_text(next(node for node in path if node.tokens is None))
+                self._chains.scopes.lose_text(next(node for node in path if node.tokens is None))
                 continue
             for node in path:  # in use: among the last to go when a limit is hit
                 self._chains.graph.touch(node)
@@ -104,15 +124,19 @@ class ChainTracker:
             return
         end = tip.node
         path = end.path()  # whole: a path that lost a block has lost its flight too
-        target: Node | None = None
-        for completion in sorted(verdict.completions, key=lambda each: each.block_index):
-            if completion.keys and 0 <= completion.block_index < len(path):
-                target = path[completion.block_index]
-                self._complete(target, completion.keys)
+        found = [
+            each
+            for each in sorted(verdict.completions, key=lambda each: each.block_index)
+            if each.keys and 0 <= each.block_index < len(path)
+        ]
+        target = path[found[-1].block_index] if found else None
+        for completion in found:
+            block = path[completion.block_index]
+            self._complete(block, completion.keys, final=verdict.done and block is target)
         if verdict.done:
-            settled = target if target is not None else end
-            self._settle(settled, verdict.reason)
-            above = settled.parent
+            if target is None:
+                self._settle(end, verdict.reason)
+            above = (target or end).parent
             if isinstance(above, Node):
                 self._chains.inquiry.cover(above)
                 if target is None:
@@ -131,10 +155,11 @@ class ChainTracker:
     def ask_again(self, now: float) -> int:
         """Texts are read in another way as of ``now`` (a new calibration): every path without a key
         is asked about anew, and so is what is in the air. Returns about how many paths that are."""
-        return self._chains.ask_again(now)
+        return self._chains.scopes.ask_again(now)
 
     def drain(self, now: float) -> list[KvEvent]:
         """The records that are due now, at most one a prefix (C9)."""
+        self._chains.retire(now)
         return self._ledger.drain(now)
 
     def next_due(self, now: float) -> float | None:
@@ -144,7 +169,11 @@ class ChainTracker:
         """
         dues = [
             due
-            for due in (self._ledger.next_due(now), self._chains.inquiry.next_due())
+            for due in (
+                self._ledger.next_due(now),
+                self._chains.inquiry.next_due(),
+                self._chains.doubts.next_due(),
+            )
             if due is not None
         ]
         return min(dues, default=None)
@@ -159,7 +188,7 @@ class ChainTracker:
         chains = self._chains
         reasons = {
             reason: blocks
-            for reason, blocks in chains.counts.items()
+            for reason, blocks in chains.scopes.counts.items()
             if reason is not None and blocks
         }
         return ChainStats(
@@ -173,6 +202,8 @@ class ChainTracker:
             blocks_evicted_total=chains.evicted_total,
             texts_dropped_total=chains.shelf.dropped_total,
             ignored_group_events_total=self._ignored_group_events,
+            doubted_prefixes=len(self.doubted()),
+            drifted_copies_total=self._drifted,
         )
 
     # -- events ---------------------------------------------------------------------------------
@@ -220,17 +251,18 @@ class ChainTracker:
         if event.group in self._other_groups:
             self._ignored_group_events += 1
             return _NOTHING
-        drops = _NOTHING
+        drops: list[DropReason] = []
         find = self._chains.graph.nodes.get
+        release = self._chains.release
         medium = event.medium
         hot = medium is Medium.GPU
-        for key in _keys(event.group, event.hashes):
+        for key in event.hashes if not event.group else _keys(event.group, event.hashes):
             node = find(key)
             if node is None or not (node.gpu if hot else copies(node, medium)):
-                drops = (*drops, DropReason.UNKNOWN_BLOCK)
+                drops.append(DropReason.UNKNOWN_BLOCK)
             else:
-                self._chains.release(node, medium)
-        return drops
+                release(node, medium)
+        return tuple(drops) if drops else _NOTHING
 
     def _wipe(self) -> None:
         self._chains.clear()
@@ -273,10 +305,16 @@ class ChainTracker:
 
     # -- verdicts ---------------------------------------------------------------------------------
 
-    def _complete(self, target: Node, keys: tuple[PrefixKey, ...]) -> None:
+    def _complete(self, target: Node, keys: tuple[PrefixKey, ...], *, final: bool) -> None:
+        """``final``: nothing more is to be asked about what lies below."""
         base = target.depth - target.size
         heads = {key: Head(base, target.depth) for key in keys}
-        self._chains.rescope(target, lambda old: old.completed(heads))
+
+        def completed(old: Scope) -> Scope:
+            new = old.completed(heads)
+            return new.turned(Kind.SETTLED, None) if final and old.kind is not Kind.SETTLED else new
+
+        self._chains.scopes.rescope(target, completed)
         above = target.parent
         if isinstance(above, Node):  # the shared head of a prefix that is attributed
             self._mark(above, None)
@@ -289,7 +327,7 @@ class ChainTracker:
                 return old
             return old.turned(Kind.SETTLED, why)
 
-        self._chains.rescope(top, settled)
+        self._chains.scopes.rescope(top, settled)
 
     def _mark(self, end: Node, reason: Unattributed | None) -> None:
         """Count an open path under what its judgement said; None: its text leads to a key."""
@@ -297,7 +335,7 @@ class ChainTracker:
         while isinstance(node, Node) and node.scope.kind is Kind.OPEN:
             if node.reason is None or node.reason is reason:
                 return  # so are its ancestors
-            self._chains.count_as(node, reason)
+            self._chains.scopes.count_as(node, reason)
             node = node.parent
 
 
