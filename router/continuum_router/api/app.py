@@ -13,7 +13,7 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import HttpVersion11, RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from continuum_router.api.chat import Generate
@@ -24,6 +24,7 @@ from continuum_router.api.models import Models
 from continuum_router.api.ops import Exposition, Health, Ready
 from continuum_router.api.proxy import Proxy
 from continuum_router.api.route_table import RouteTable
+from continuum_router.api.wire_guard import MAX_HEADERS, MAX_LINE_BYTES, WireGuard
 from continuum_router.request import COMPLETING, Endpoint
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.runtime import Runtime
@@ -37,8 +38,9 @@ KEEPALIVE_SECONDS = 75.0
 LINGER_SECONDS = 5.0
 """How long the rest of a refused body is read, so that the client gets to see the answer."""
 
-MAX_HEADER_BYTES = 16 * 1024
-MAX_HEADERS = 128
+NO_HTTP = b"\0\r\n\r\n"
+"""What aiohttp's parser is given in the place of bytes that were refused; it is an error anywhere
+but inside a chunk or a body of known length, where no refusal leaves it."""
 
 PROXIED = (
     Endpoint.RESPONSES,
@@ -66,12 +68,14 @@ class EdgeRequest(web.BaseRequest):
 class EdgeProtocol(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_edge", "_hangup")
+    __slots__ = ("_edge", "_guard", "_hangup", "_newest_body")
 
     def __init__(self, server: "EdgeServer", edge: Edge, **kwargs: object) -> None:
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
         self._edge = edge
+        self._guard = WireGuard()
         self._hangup = HangupWatch()
+        self._newest_body: StreamReader = EMPTY_PAYLOAD
 
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
@@ -79,21 +83,33 @@ class EdgeProtocol(RequestHandler):
             self._hangup.start(self.transport, self._loop)
 
     def data_received(self, data: bytes) -> None:
-        """Take the client's next bytes.
+        """Take the client's next bytes: those that `WireGuard` finds clean are aiohttp's."""
+        guard = self._guard
+        refused = guard.fault is not None
+        for piece in guard.feed(data):
+            self._parse(piece)
+        if not data:  # aiohttp asks itself to go on with what it holds
+            self._parse(data)
+        elif guard.fault is not None and not refused:
+            self._parse(NO_HTTP)
+
+    def _parse(self, data: bytes) -> None:
+        """Hand bytes to aiohttp.
 
         When a body turns out to be damaged, aiohttp queues the error as if it were a request of its
         own and leaves whoever reads the body waiting. It belongs to that body: hand it over.
         """
         super().data_received(data)
         messages = self._messages
-        if not messages or isinstance(messages[-1][0], RawRequestMessage):
+        if not messages:
             return
-        request = self._current_request
-        body = messages[-2][1] if len(messages) > 1 else request and request.content
-        if body and not body.is_eof():
+        message, content = messages[-1]
+        if isinstance(message, RawRequestMessage):
+            self._newest_body = content
+        elif not self._newest_body.is_eof():
             messages.pop()
-            body.set_exception(web.RequestPayloadError("the body is damaged"))
-            body.feed_eof()
+            self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
+            self._newest_body.feed_eof()
 
     def handle_error(
         self,
@@ -107,7 +123,7 @@ class EdgeProtocol(RequestHandler):
             raise ConnectionError("an answer was started already")
         # aiohttp marks what it could not parse as HTTP/1.0; the answer is in the usual form.
         request._version = HttpVersion11
-        return self._edge.unparsed("?")
+        return self._edge.unparsed("?", self._guard.fault)
 
 
 class EdgeServer(web.Server):
@@ -128,8 +144,8 @@ class EdgeServer(web.Server):
             "logger": log,
             "keepalive_timeout": KEEPALIVE_SECONDS,
             "lingering_time": LINGER_SECONDS,
-            "max_line_size": MAX_HEADER_BYTES,
-            "max_field_size": MAX_HEADER_BYTES,
+            "max_line_size": MAX_LINE_BYTES,
+            "max_field_size": MAX_LINE_BYTES,
             "max_headers": MAX_HEADERS,
         }
 

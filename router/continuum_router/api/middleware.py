@@ -25,8 +25,9 @@ from continuum_router.errors import (
     MethodNotAllowed,
     NotFound,
     RouterError,
+    error_form,
     forget_frames,
-    to_openai,
+    to_client,
 )
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Ended
@@ -124,10 +125,10 @@ class Edge:
                 scope.sink = scope.error = None
             return response
 
-    def unparsed(self, method: str) -> web.Response:
-        """Answer bytes that are no HTTP request: 400, counted like any other refusal (J20)."""
+    def unparsed(self, method: str, why: RouterError | None = None) -> web.Response:
+        """Answer bytes that are no HTTP request, counted like any other refusal (J20)."""
         scope = Scope(request_id=uuid.uuid4().hex, started=self._clock(), method=method)
-        err = BadRequest("The HTTP request is malformed.", code="malformed_request")
+        err = why or BadRequest("The HTTP request is malformed.", code="malformed_request")
         scope.error = err
         response = error_response(err, scope)
         response.force_close()
@@ -188,11 +189,11 @@ class Edge:
 
 
 def error_response(err: RouterError, scope: Scope) -> web.Response:
-    """The answer that tells an error, in OpenAI's form, with the edge's own headers."""
-    status, body = to_openai(err, scope.request_id)
+    """The answer that tells an error, in the client's form, with the edge's own headers."""
+    status, body, headers = to_client(err, scope.request_id, error_form(scope.path))
     return web.Response(
         status=status,
-        headers=CIMultiDict([*err.headers.items(), *scope.headers()]),
+        headers=CIMultiDict([*headers.items(), *scope.headers()]),
         body=orjson.dumps(body),
         content_type="application/json",
     )

@@ -24,6 +24,8 @@ class Kind:
     ``models_path`` answers the model list. ``auth_header`` and ``auth_prefix`` carry an API key
     (H12). ``publishes_events`` says whether an engine of this type can feed the KV index.
     ``management`` are the paths of this engine that are never passed on (decisions J20).
+    ``key_proof``: on which hosts a good answer of the first health path proves the API key, none
+    named meaning on any; ``None`` when it proves nothing (S2 "catalogue-sized fallbacks").
     """
 
     health_paths: tuple[str, ...]
@@ -32,6 +34,7 @@ class Kind:
     auth_prefix: str
     publishes_events: bool
     management: frozenset[str]
+    key_proof: frozenset[str] | None = None
 
 
 _OPENAI_LIKE = Kind(

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from continuum_router.config.health_checks import BackendHealthCheck
 from continuum_shared.config.bad_value import BadValue, echo
 from continuum_shared.config.kinds import (
     BackendUrl,
@@ -134,7 +135,6 @@ class BackendConfig(SectionModel):
     stand_ins: ClassVar[Mapping[str, object]] = {"name": "-", "url": "http://backend.invalid"}
     later: ClassVar[Mapping[str, str]] = not_yet(
         "anthropic_auto_cache_control",
-        "health_check",
         "scrape_metrics",
     )
 
@@ -177,6 +177,9 @@ class BackendConfig(SectionModel):
     enabled: bool = Field(True, description="`false` takes it out without removing it.")
     internal: bool = Field(
         False, description="`true`: not offered to clients, not counted by /health/ready."
+    )
+    health_check: BackendHealthCheck | None = Field(
+        None, description="Probe it in another way than its type is probed."
     )
     replay: Annotated[Replay, choice(Replay)] = Field(
         Replay.ENABLED,

@@ -14,7 +14,7 @@ from continuum_router.backends.exchange import BodyTail, UpstreamRequest
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
 from continuum_router.providers.chunked_tail import ChunkedTail, chunk
-from continuum_router.providers.json_scan import splice_model
+from continuum_router.providers.model_splice import splice_model
 from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import ChatRequest, Endpoint
 
@@ -116,6 +116,9 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
     credentials: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         lower = name.lower()
+        if b"_" in lower:
+            # Some servers read an underscore as a hyphen: no name gets past this list by one.
+            lower = lower.replace(b"_", b"-")
         if lower in _NEVER or lower in named or lower.startswith(_NEVER_PREFIXES):
             continue
         if lower.startswith(_FORWARDING_PREFIXES) and not trusted:
