@@ -167,7 +167,7 @@ async def _fail(
     engine.down = False
 
 
-async def test_the_listener_says_nothing_of_what_it_reads(tmp_path: Path) -> None:
+async def test_o9_the_listener_says_nothing_of_what_it_reads(tmp_path: Path) -> None:
     engine = TinyEngine(template=CHATML)
     publisher = KvPublisher()
     cache = FakeCache(engine)
@@ -258,7 +258,9 @@ async def engines() -> AsyncIterator[tuple[str, list[dict[str, object]]]]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_router_says_nothing_of_what_it_passes_on(tmp_path: Path, stream: bool) -> None:
+async def test_o9_the_router_says_nothing_of_what_it_passes_on(
+    tmp_path: Path, stream: bool
+) -> None:
     said = Said()
     (port,) = free_ports(1)
     async with engines() as (url, seen):
