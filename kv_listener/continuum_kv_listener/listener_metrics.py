@@ -4,7 +4,7 @@ Families are made once by the wiring; each source binds its children once, so th
 is one addition. Sizes of the block graph are read at scrape time.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from continuum_kv_listener.bearer import Refusal
@@ -17,6 +17,7 @@ from continuum_kv_listener.engine_events import (
     Stored,
 )
 from continuum_kv_listener.server_certificate import Renewal
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.kv_event import KvAction
 from continuum_shared.metrics import Counter, Metrics
 
@@ -68,6 +69,8 @@ EVENT_TYPES: dict[type[EngineEvent], EventType] = {
     Cleared: EventType.CLEARED,
 }
 
+ReadAttribution = Callable[[], Iterable[tuple[str, Collection[TemplateLimit], int]]]
+"""Source names with the limits of their templates and how many salts have verified."""
 ReadStats = Callable[[], Iterable[tuple[str, ChainStats]]]
 """Source names with the present counts of their block graphs."""
 
@@ -143,6 +146,26 @@ class ListenerMetrics:
     def stream(self, source: str) -> "StreamMetrics":
         """The children of one source's event stream."""
         return StreamMetrics(self, source)
+
+    def watch_attribution(self, read: ReadAttribution) -> None:
+        """Register what is read from the attributors at scrape time."""
+        self.metrics.gauge_fn(
+            "continuum_listener_template_limits",
+            "1 for each kind of prompt that the source's chat template keeps from being "
+            "attributed.",
+            ("source", "limit"),
+            lambda: [
+                ((source, limit.value), float(limit in limits))
+                for source, limits, _ in read()
+                for limit in TemplateLimit
+            ],
+        )
+        self.metrics.counter_fn(
+            "continuum_listener_verified_salts_total",
+            "Chains attributed by a router's salt, without asking for their text.",
+            ("source",),
+            lambda: [((source,), float(salts)) for source, _, salts in read()],
+        )
 
     def watch_certificate(self, expires: Callable[[], float]) -> dict[Renewal, Counter]:
         """Register what is known about the certificate; gives the counters of its renewals."""

@@ -336,6 +336,8 @@ class SourceRunner:
     def _tell_calibration(self, before: CalibrationState, after: CalibrationState) -> None:
         """One line when it begins or ceases to work; ``GET /sources`` has the present state."""
         extra = fields(source=self.parts.name, warnings=list(after.warnings))
+        if after.limits and after.limits != before.limits:
+            log.warning("Some prompts cannot be attributed; consider salt echo", extra=extra)
         if after.calibrated and not before.calibrated:
             log.info("Prompt format learnt", extra=extra)
         elif after.warnings != before.warnings and not after.calibrated:

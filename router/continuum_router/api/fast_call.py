@@ -121,7 +121,7 @@ class FastCall(FastBooks):
         self._sent_at = now
         preparer = rules.preparer
         if preparer.stamps:
-            raw = preparer.stamped(request_of(head.endpoint, raw, placed.reading), backend)
+            raw = preparer.salted(raw, request_of(head.endpoint, raw, placed.reading), backend)
         start = head.heads.get(name) or head.head_for(backend, preparer)
         connection.start_ordinary(b"%b%d\r\n\r\n" % (start, len(raw)), raw, self)
         return True
