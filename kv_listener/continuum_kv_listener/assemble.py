@@ -20,10 +20,14 @@ from continuum_kv_listener.config import (
     ZmqMode,
 )
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
+from continuum_kv_listener.engine_watch import MetricsPage
 from continuum_kv_listener.families import CustomMarkers, Family
 from continuum_kv_listener.intake import Intake, IntakeSettings
-from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.pipeline import Pipeline
+from continuum_kv_listener.lane import Lane
+from continuum_kv_listener.listener_metrics import IntakeMetrics, ListenerMetrics
+from continuum_kv_listener.pipeline import OnGap, Pipeline
+from continuum_kv_listener.rank_merge import RankMerge
+from continuum_kv_listener.reannounce import Vouching
 from continuum_kv_listener.replay import ReplayClient, ReplaySettings
 from continuum_kv_listener.serve_sse import HttpSide, ServeTimes
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
@@ -39,6 +43,9 @@ from continuum_shared.tasks import Supervisor
 HARD_FRAME_LIMIT = 2
 """A frame of this many times ``max_frame_bytes`` makes ZMQ hang up; a smaller one that is still
 too large is read, counted as ``oversized`` and dropped, and its number is known."""
+
+TTL_INTERVALS = 3
+"""The router's entries live for three intervals of re-announcement (decisions C29)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +103,8 @@ class Listener:
         """Stop the tasks, then close what they used."""
         await self._supervisor.stop()
         for runner in self.runners.values():
-            runner.parts.link.close()
+            for lane in runner.parts.lanes:
+                lane.link.close()
         self._desk.close()
         await self._session.close()
         # Lets aiohttp's transports close before the loop does.
@@ -104,9 +112,7 @@ class Listener:
         self._context.destroy(0)
 
     def _stats(self) -> list[tuple[str, ChainStats]]:
-        return [
-            (name, runner.parts.pipeline.tracker.stats) for name, runner in self.runners.items()
-        ]
+        return [(name, runner.stats) for name, runner in self.runners.items()]
 
     async def _runner(self, source: SourceConfig) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
@@ -119,64 +125,98 @@ class Listener:
             prompt_format=prompt_format(source.prompt_format),
             rng=world.rng,
         )
-        pipeline = Pipeline(
-            engine=source.engine.value,
-            tracker=ChainTracker(
-                ChainLimits(
-                    max_chain_tokens=config.max_chain_tokens,
-                    max_tracked_blocks=config.max_tracked_blocks,
-                    max_retained_tokens=config.max_retained_tokens,
-                ),
-                token_count=TokenCount(source.token_count.value),
-            ),
-            metrics=metrics,
-            clock=world.clock,
-            on_restart=judge.engine_restarted,
-        )
+        pipelines = [
+            Pipeline(
+                engine=source.engine.value,
+                tracker=self._tracker(source),
+                metrics=metrics,
+                clock=world.clock,
+                on_restart=judge.engine_restarted,
+                on_gap=OnGap(source.on_gap.value),
+            )
+            for _ in range(source.dp_size)
+        ]
+        merge = RankMerge(pipelines) if source.dp_size > 1 else None
         stream = EventStream(
             epoch=f"{world.rng.getrandbits(48):012x}",
             max_prefix_length=source.max_prefix_length,
-            snapshot=pipeline.snapshot,
+            snapshot=pipelines[0].snapshot if merge is None else merge.snapshot,
             metrics=self.families.stream(name),
             history=config.history,
         )
-        pipeline.publish_to(stream)
-        link = await self._link(source, pipeline)
-        intake = Intake(
-            IntakeSettings(max_frame_bytes=source.max_frame_bytes),
-            source=link,
-            replay=self._replay(source, pipeline),
-            sink=pipeline,
-            metrics=metrics,
-            clock=world.clock,
-        )
+        if merge is None:
+            pipelines[0].publish_to(stream)
+        else:
+            merge.publish_to(stream)
+        lanes = [
+            await self._lane(source, rank, pipeline, metrics)
+            for rank, pipeline in enumerate(pipelines)
+        ]
         parts = SourceParts(
             name=name,
             engine=source.engine.value,
-            replay_endpoint=_text(source.zmq_replay_endpoint),
-            link=link,
-            intake=intake,
-            pipeline=pipeline,
+            lanes=tuple(lanes),
+            merge=merge,
             stream=stream,
             judge=judge,
             health=client,
+            vitals=MetricsPage(self._session, str(source.endpoints.metrics)),
             metrics=metrics,
         )
         return SourceRunner(
             parts, reannounce_interval=config.reannounce_interval, clock=world.clock
         )
 
-    async def _link(self, source: SourceConfig, pipeline: Pipeline) -> ZmqSource:
+    def _tracker(self, source: SourceConfig) -> ChainTracker:
+        config = self.config
+        return ChainTracker(
+            ChainLimits(
+                max_chain_tokens=config.max_chain_tokens,
+                max_tracked_blocks=config.max_tracked_blocks,
+                max_retained_tokens=config.max_retained_tokens,
+            ),
+            token_count=TokenCount(source.token_count.value),
+            doubt_seconds=TTL_INTERVALS * config.reannounce_interval,
+        )
+
+    async def _lane(
+        self,
+        source: SourceConfig,
+        rank: int,
+        pipeline: Pipeline,
+        metrics: IntakeMetrics,
+    ) -> Lane:
+        link = await self._link(source, rank, pipeline)
+        replay = source.zmq_replay_endpoint
+        return Lane(
+            rank=rank,
+            link=link,
+            intake=Intake(
+                IntakeSettings(max_frame_bytes=source.max_frame_bytes),
+                source=link,
+                replay=self._replay(source, rank, pipeline),
+                sink=pipeline,
+                metrics=metrics,
+                clock=self._world.clock,
+            ),
+            pipeline=pipeline,
+            replay_endpoint=None if replay is None else str(replay.of_rank(rank)),
+            vouching=Vouching(self.config.reannounce_interval, self._world.clock()),
+        )
+
+    async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
         admission = None
         if source.mode is ZmqMode.BIND:
             local = bool(source.zmq_endpoint.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
         settings = ZmqEndpointSettings(
-            name=source.backend_name,
-            endpoint=str(source.zmq_endpoint),
+            # names the admission rule, so each rank needs its own
+            name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
+            endpoint=str(source.zmq_endpoint.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,
+            rank=rank,
             max_message_bytes=HARD_FRAME_LIMIT * source.max_frame_bytes,
         )
         return ZmqSource(
@@ -187,12 +227,13 @@ class Listener:
             clock=self._world.clock,
         )
 
-    def _replay(self, source: SourceConfig, pipeline: Pipeline) -> ReplayClient | None:
+    def _replay(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ReplayClient | None:
         if source.zmq_replay_endpoint is None:
             return None
         settings = ReplaySettings(
             source=source.backend_name,
-            endpoint=str(source.zmq_replay_endpoint),
+            endpoint=str(source.zmq_replay_endpoint.of_rank(rank)),
+            rank=rank,
             max_message_bytes=HARD_FRAME_LIMIT * source.max_frame_bytes,
         )
         return ReplayClient(
@@ -217,7 +258,3 @@ def prompt_format(section: PromptFormatConfig) -> Family | CustomMarkers | None:
             first_user_start=section.custom.first_user_start,
         )
     return None if section.name is PromptFormatName.AUTO else Family(section.name.value)
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

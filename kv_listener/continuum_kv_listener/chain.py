@@ -41,6 +41,7 @@ SALT_FORM = "cr1."
 MAX_OTHER_GROUPS = 64
 """How many cache groups without full attention are remembered by number (C19)."""
 
+_NO_KEYS: frozenset[PrefixKey] = frozenset()
 _NOTHING: tuple[DropReason, ...] = ()
 
 
@@ -53,12 +54,16 @@ class ChainTracker:
         *,
         token_count: TokenCount = TokenCount.LONGEST_CHAIN,
         verify_salt: VerifySalt | None = None,
+        doubt_seconds: float = 600.0,
     ) -> None:
         self._ledger = PrefixLedger(token_count)
-        self._chains = BlockChains(limits or ChainLimits(), self._ledger)
+        self._chains = BlockChains(
+            limits or ChainLimits(), self._ledger, doubt_seconds=doubt_seconds
+        )
         self._verify_salt = verify_salt
         self._other_groups: set[int] = set()
         self._mismatches = 0
+        self._drifted = 0
         self._ignored_group_events = 0
 
     def apply(self, event: EngineEvent, now: float) -> tuple[DropReason, ...]:
@@ -74,6 +79,21 @@ class ChainTracker:
         """The engine restarted, or nothing known can be trusted: drop all and say so."""
         self.apply(Cleared(), now)
 
+    def suspect(self, now: float) -> None:
+        """Events were lost: what is known by now is suspect until a store proves it (C17)."""
+        self._chains.doubts.begin(now)
+
+    def fit(self, gpu_blocks: int) -> int:
+        """The engine has this many blocks: drop the oldest of what is counted beyond it (C16)."""
+        dropped = self._chains.shed(gpu_blocks)
+        self._drifted += dropped
+        return dropped
+
+    def doubted(self) -> frozenset[PrefixKey]:
+        """Prefixes that rest on suspect blocks alone: live as yet, but not to be told again."""
+        doubts = self._chains.doubts
+        return self._ledger.doubted(doubts.age) if doubts.open else _NO_KEYS
+
     def questions(self, limit: int, now: float) -> list[Question]:
         """Claim up to ``limit`` paths whose text is to be judged; each is owed one
         :meth:`answer` or :meth:`retry`."""
@@ -86,7 +106,7 @@ class ChainTracker:
             asked = question(handle, path)
             if asked is None:
                 self._chains.inquiry.abandon(handle)
-                self._chains.lose_text(next(node for node in path if node.tokens is None))
+                self._chains.scopes.lose_text(next(node for node in path if node.tokens is None))
                 continue
             for node in path:  # in use: among the last to go when a limit is hit
                 self._chains.graph.touch(node)
@@ -96,6 +116,9 @@ class ChainTracker:
 
     def answer(self, node: int, verdict: PathVerdict, now: float) -> None:
         """Apply a verdict as a proposal: whatever of its path has gone meanwhile is left alone."""
+        if self._chains.inquiry.outdated(node):
+            self.retry(node, now)
+            return
         tip = self._chains.inquiry.land(node)
         if tip is None:
             return
@@ -125,8 +148,14 @@ class ChainTracker:
         if tip is not None:
             self._chains.inquiry.failed(tip, at)
 
+    def ask_again(self, now: float) -> int:
+        """Texts are read in another way as of ``now`` (a new calibration): every path without a key
+        is asked about anew, and so is what is in the air. Returns about how many paths that are."""
+        return self._chains.scopes.ask_again(now)
+
     def drain(self, now: float) -> list[KvEvent]:
         """The records that are due now, at most one a prefix (C9)."""
+        self._chains.retire(now)
         return self._ledger.drain(now)
 
     def next_due(self, now: float) -> float | None:
@@ -136,7 +165,11 @@ class ChainTracker:
         """
         dues = [
             due
-            for due in (self._ledger.next_due(now), self._chains.inquiry.next_due())
+            for due in (
+                self._ledger.next_due(now),
+                self._chains.inquiry.next_due(),
+                self._chains.doubts.next_due(),
+            )
             if due is not None
         ]
         return min(dues, default=None)
@@ -151,7 +184,7 @@ class ChainTracker:
         chains = self._chains
         reasons = {
             reason: blocks
-            for reason, blocks in chains.counts.items()
+            for reason, blocks in chains.scopes.counts.items()
             if reason is not None and blocks
         }
         return ChainStats(
@@ -165,6 +198,8 @@ class ChainTracker:
             blocks_evicted_total=chains.evicted_total,
             texts_dropped_total=chains.shelf.dropped_total,
             ignored_group_events_total=self._ignored_group_events,
+            doubted_prefixes=len(self.doubted()),
+            drifted_copies_total=self._drifted,
         )
 
     # -- events ---------------------------------------------------------------------------------
@@ -268,7 +303,7 @@ class ChainTracker:
     def _complete(self, target: Node, keys: tuple[PrefixKey, ...]) -> None:
         base = target.depth - target.size
         heads = {key: Head(base, target.depth) for key in keys}
-        self._chains.rescope(target, lambda old: old.completed(heads))
+        self._chains.scopes.rescope(target, lambda old: old.completed(heads))
         above = target.parent
         if isinstance(above, Node):  # the shared head of a prefix that is attributed
             self._mark(above, None)
@@ -281,7 +316,7 @@ class ChainTracker:
                 return old
             return old.turned(Kind.SETTLED, why)
 
-        self._chains.rescope(top, settled)
+        self._chains.scopes.rescope(top, settled)
 
     def _mark(self, end: Node, reason: Unattributed | None) -> None:
         """Count an open path under what its judgement said; None: its text leads to a key."""
@@ -289,7 +324,7 @@ class ChainTracker:
         while isinstance(node, Node) and node.scope.kind is Kind.OPEN:
             if node.reason is None or node.reason is reason:
                 return  # so are its ancestors
-            self._chains.count_as(node, reason)
+            self._chains.scopes.count_as(node, reason)
             node = node.parent
 
 

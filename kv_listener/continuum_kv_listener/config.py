@@ -51,6 +51,13 @@ class TokenCount(StrEnum):
     SHARED_HEAD = "shared_head"
 
 
+class OnGap(StrEnum):
+    """What lost events mean for what was known before them (decisions C17)."""
+
+    SUSPECT = "suspect"
+    PURGE = "purge"
+
+
 class PromptFormatName(StrEnum):
     """How the rendered prompt is read back into messages (decisions C22)."""
 
@@ -153,8 +160,6 @@ class SourceConfig(SectionModel):
     later: ClassVar[Mapping[str, str]] = not_yet(
         "calibrate_by_request",
         "discover",
-        "dp_size",
-        "on_gap",
         "poll_interval_ms",
         "tokenizer",
         "trtllm_endpoint",
@@ -205,6 +210,17 @@ class SourceConfig(SectionModel):
     )
     allowed_publishers: tuple[Annotated[str, AfterValidator(_publisher)], ...] = Field(
         (), description="Who may publish: addresses, CIDR blocks, names. Empty = this machine only."
+    )
+    dp_size: Int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Data-parallel ranks: rank r is at both ports + r, as engines publish.",
+    )
+    on_gap: Annotated[OnGap, choice(OnGap)] = Field(
+        OnGap.SUSPECT,
+        description="When lost events cannot be replayed: `suspect` keeps what was known for one "
+        "more TTL unless a later event proves it, `purge` drops it at once.",
     )
     token_count: Annotated[TokenCount, choice(TokenCount)] = Field(
         TokenCount.LONGEST_CHAIN,

@@ -11,7 +11,7 @@ from continuum_shared.config.decode import Check, Finding, View
 from continuum_shared.config.report import Path, Severity
 
 if TYPE_CHECKING:
-    from continuum_kv_listener.config import ListenerConfig
+    from continuum_kv_listener.config import ListenerConfig, SourceConfig
 
 
 def _at(index: int, key: str) -> Path:
@@ -40,17 +40,49 @@ def _names_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
 def _endpoints_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
     """Two sources on one socket would announce each other's blocks."""
     first: dict[tuple[str, str], int] = {}
+    read = ("zmq_endpoint", "zmq_mode", "zmq_topic", "dp_size")
     for index, source in enumerate(config.sources):
-        if not view.sure(*(_at(index, key) for key in ("zmq_endpoint", "zmq_mode", "zmq_topic"))):
+        if not view.sure(*(_at(index, key) for key in read)) or _ranks_fit(source):
             continue
-        key = (str(source.zmq_endpoint), "" if source.binds else source.zmq_topic)
-        if key in first:
+        topic = "" if source.binds else source.zmq_topic
+        keys = [(str(source.zmq_endpoint.of_rank(n)), topic) for n in range(source.dp_size)]
+        taken = next((first[key] for key in keys if key in first), None)
+        if taken is not None:
             yield Finding(
                 path=_at(index, "zmq_endpoint"),
-                message=f"is also the zmq_endpoint of sources[{first[key]}]",
+                message=f"is also the zmq_endpoint of sources[{taken}]",
                 hint="give each engine its own endpoint",
             )
-        first.setdefault(key, index)
+        for key in keys:
+            first.setdefault(key, index)
+
+
+def _ranks_fit(source: SourceConfig) -> str | None:
+    """Why the ranks of a source cannot each have an endpoint of their own; None when they can."""
+    if source.dp_size == 1:
+        return None
+    replay = source.zmq_replay_endpoint
+    endpoints = [source.zmq_endpoint, *([replay] if replay is not None else [])]
+    if any(endpoint.ipc_path for endpoint in endpoints):
+        return "an ipc endpoint has no port for each rank"
+    if any(endpoint.port + source.dp_size - 1 > 65_535 for endpoint in endpoints):
+        return "its ranks would need ports above 65535"
+    if replay is not None and abs(replay.port - source.zmq_endpoint.port) < source.dp_size:
+        return "the ranks' events and replays would share ports"
+    return None
+
+
+def _ranks_have_ports(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """Rank r is at both ports + r (decisions C18)."""
+    for index, source in enumerate(config.sources):
+        keys = ("dp_size", "zmq_endpoint", "zmq_replay_endpoint")
+        problem = _ranks_fit(source) if view.sure(*(_at(index, key) for key in keys)) else None
+        if problem is not None:
+            yield Finding(
+                path=_at(index, "dp_size"),
+                message=problem,
+                hint="use tcp endpoints whose ports lie at least dp_size apart",
+            )
 
 
 def _has_engine_url(config: ListenerConfig, view: View) -> Iterator[Finding]:
@@ -148,6 +180,7 @@ CHECKS: tuple[Check[ListenerConfig], ...] = (
     Check(_some_source, (("sources",),)),
     Check(_names_unique),
     Check(_endpoints_unique),
+    Check(_ranks_have_ports),
     Check(_has_engine_url),
     Check(_mode_fits_host),
     Check(_hosts_allowed),

@@ -98,7 +98,7 @@ class ListenerMetrics:
             f"{pre}replays_total", "Replay requests.", {"source": None, "result": ReplayResult}
         )
         self.connected = metrics.gauge(
-            f"{pre}connected", "Whether a publisher is connected.", source
+            f"{pre}connected", "Publishers connected: 1, or dp_size, when all is well.", source
         )
         self.questions = metrics.counter(
             f"{pre}questions_total",
@@ -144,6 +144,11 @@ class ListenerMetrics:
             ("tokens", "Token ids kept.", lambda stats: stats.tokens),
             ("prefixes", "Prefixes announced as live.", lambda stats: stats.prefixes),
             ("questions_open", "Paths being asked about.", lambda stats: stats.questions_open),
+            (
+                "doubted_prefixes",
+                "Live prefixes that nothing has shown to be there since events were lost.",
+                lambda stats: stats.doubted_prefixes,
+            ),
         )
         for name, text, value in gauges:
             self.metrics.gauge_fn(f"{pre}{name}", text, ("source",), _rows(read, value))
@@ -162,6 +167,11 @@ class ListenerMetrics:
                 "dropped_texts_total",
                 "Token segments forgotten because of max_retained_tokens.",
                 lambda stats: stats.texts_dropped_total,
+            ),
+            (
+                "drifted_copies_total",
+                "Copies dropped because the engine has fewer blocks than were counted.",
+                lambda stats: stats.drifted_copies_total,
             ),
         )
         for name, text, value in counters:
