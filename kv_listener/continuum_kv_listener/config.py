@@ -31,6 +31,7 @@ from continuum_shared.config.kinds import (
 )
 from continuum_shared.config.logging_section import LoggingConfig
 from continuum_shared.config.report import ConfigError, Report
+from continuum_shared.config.salt_echo import SaltEchoConfig
 from continuum_shared.config.source import load_file, load_text
 
 
@@ -145,6 +146,7 @@ class EngineEndpoints:
     tokenize: HttpEndpoint
     health: HttpEndpoint
     metrics: HttpEndpoint
+    chat: HttpEndpoint
 
 
 class SourceConfig(SectionModel):
@@ -158,10 +160,8 @@ class SourceConfig(SectionModel):
         "model": ["-"],
     }
     later: ClassVar[Mapping[str, str]] = not_yet(
-        "calibrate_by_request",
         "discover",
         "poll_interval_ms",
-        "tokenizer",
         "trtllm_endpoint",
     )
 
@@ -208,6 +208,17 @@ class SourceConfig(SectionModel):
         description="`auto`, a family (chatml, llama3, mistral, gemma, deepseek, harmony) or "
         "`{custom: {system_start, system_end, first_user_start}}`.",
     )
+    tokenizer: Text | None = Field(
+        None,
+        description="Folder with the model's `tokenizer.json` and chat template, used instead of "
+        "/detokenize and, where the engine renders no chats, to learn the template. Needs the "
+        "extra `tokenizers`.",
+    )
+    calibrate_by_request: bool = Field(
+        False,
+        description="Where nothing else tells the template, send the engine one real chat of one "
+        "token and read it back from its events.",
+    )
     allowed_publishers: tuple[Annotated[str, AfterValidator(_publisher)], ...] = Field(
         (), description="Who may publish: addresses, CIDR blocks, names. Empty = this machine only."
     )
@@ -249,8 +260,8 @@ class SourceConfig(SectionModel):
         return self.mode is ZmqMode.BIND
 
     @property
-    def endpoints(self) -> EngineEndpoints:
-        """Raises ValueError when neither endpoint nor engine_url was given (a checked file has)."""
+    def endpoints(self) -> EngineEndpoints | None:
+        """None when neither an endpoint nor engine_url was given: no text is asked of it then."""
         base = self.engine_url
         if base is not None:
             path = base.target.rstrip("/")
@@ -259,14 +270,21 @@ class SourceConfig(SectionModel):
             )
         detokenize = self.detokenize_endpoint or base
         if detokenize is None:
-            raise ValueError("neither detokenize_endpoint nor engine_url is set")
+            return None
         beside = base or detokenize
         return EngineEndpoints(
             detokenize=detokenize,
             tokenize=self.tokenize_endpoint or detokenize.sibling("tokenize"),
             health=beside.sibling("health"),
             metrics=beside.sibling("metrics"),
+            chat=beside.sibling("v1/chat/completions"),
         )
+
+
+class ListenerSaltEcho(SaltEchoConfig):
+    """Read the router's `cache_salt` out of the engines' events: docs/attribution.md."""
+
+    reload: ClassVar[Reload] = Reload.RESTART
 
 
 class ListenerConfig(SectionModel):
@@ -274,7 +292,7 @@ class ListenerConfig(SectionModel):
 
     reload: ClassVar[Reload] = Reload.RESTART
     later: ClassVar[Mapping[str, str]] = not_yet(
-        "auth_token_env", "salt_echo", "tls", event_bus="the router reads /events/{backend}"
+        "auth_token_env", "tls", event_bus="the router reads /events/{backend}"
     )
 
     listen: ListenAddress = Field(
@@ -282,6 +300,7 @@ class ListenerConfig(SectionModel):
         description="`HOST:PORT` or `unix:/path` of the streams, /health, /metrics and /sources.",
     )
     sources: tuple[SourceConfig, ...] = Field(())
+    salt_echo: ListenerSaltEcho = Field(default_factory=ListenerSaltEcho)
     max_chain_tokens: Int = Field(
         16_384, ge=16, le=10_000_000, description="Longest chain that is followed, in tokens."
     )

@@ -4,7 +4,7 @@ Families are made once by the wiring; each source binds its children once, so th
 is one addition. Sizes of the block graph are read at scrape time.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from continuum_kv_listener.chain_stats import ChainStats, Unattributed
@@ -15,6 +15,7 @@ from continuum_kv_listener.engine_events import (
     Removed,
     Stored,
 )
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.kv_event import KvAction
 from continuum_shared.metrics import Metrics
 
@@ -65,6 +66,8 @@ EVENT_TYPES: dict[type[EngineEvent], EventType] = {
     Cleared: EventType.CLEARED,
 }
 
+ReadAttribution = Callable[[], Iterable[tuple[str, Collection[TemplateLimit], int]]]
+"""Source names with the limits of their templates and how many salts have verified."""
 ReadStats = Callable[[], Iterable[tuple[str, ChainStats]]]
 """Source names with the present counts of their block graphs."""
 
@@ -135,6 +138,26 @@ class ListenerMetrics:
     def stream(self, source: str) -> "StreamMetrics":
         """The children of one source's event stream."""
         return StreamMetrics(self, source)
+
+    def watch_attribution(self, read: ReadAttribution) -> None:
+        """Register what is read from the attributors at scrape time."""
+        self.metrics.gauge_fn(
+            "continuum_listener_template_limits",
+            "1 for each kind of prompt that the source's chat template keeps from being "
+            "attributed.",
+            ("source", "limit"),
+            lambda: [
+                ((source, limit.value), float(limit in limits))
+                for source, limits, _ in read()
+                for limit in TemplateLimit
+            ],
+        )
+        self.metrics.counter_fn(
+            "continuum_listener_verified_salts_total",
+            "Chains attributed by a router's salt, without asking for their text.",
+            ("source",),
+            lambda: [((source,), float(salts)) for source, _, salts in read()],
+        )
 
     def watch_sizes(self, read: ReadStats) -> None:
         """Register what is read from the block graphs at scrape time."""

@@ -197,6 +197,10 @@ _DROP_TEXTS = {
     DropReason.UNDECODABLE_BATCH: "batches could not be decoded",
     DropReason.MALFORMED_EVENT: "events were malformed",
     DropReason.UNKNOWN_TAG: "events are of a type unknown here",
+    DropReason.BAD_SALT: (
+        "chains carry a router's salt that does not verify: salt_echo must be on here, with the "
+        "router's secret and scope, and backend_name and model must be the router's names"
+    ),
 }
 
 

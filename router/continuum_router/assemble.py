@@ -44,6 +44,7 @@ from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
+from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
 from continuum_router.routing.response_homes import ResponseHomes
@@ -58,6 +59,7 @@ from continuum_router.upstream.prewarm import prewarm
 from continuum_router.upstream.retry import RetryPolicy
 from continuum_router.upstream.retry_budget import BudgetRules
 from continuum_shared.backoff import Backoff
+from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.metrics import Metrics
 from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
@@ -163,7 +165,11 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             scorer=state.scorer if config.prefix_routing.enabled else None,
             success_rate=state.dispatch.fleet.success_rate,
         ),
-        preparer=Preparer(backends, rewrite_response_model=config.server.rewrite_response_model),
+        preparer=Preparer(
+            backends,
+            rewrite_response_model=config.server.rewrite_response_model,
+            salts=_salts(config),
+        ),
         retry=_retry(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
@@ -334,6 +340,13 @@ def _strategy(config: Config, state: State) -> Strategy:
         load_floor=routing.load_floor,
         virtual_nodes=routing.virtual_nodes,
     )
+
+
+def _salts(config: Config) -> SaltStamp | None:
+    section = config.prefix_routing.salt_echo
+    if not section.enabled:
+        return None
+    return SaltStamp(SaltIssuer(section.secrets, section.scope))
 
 
 def _retry(config: Config) -> RetryPolicy:

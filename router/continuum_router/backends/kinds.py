@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from continuum_router.config.backends import BackendType
-from continuum_router.config.management import SGLANG_MANAGEMENT, VLLM_MANAGEMENT
+from continuum_router.config.management import (
+    SGLANG_MANAGEMENT,
+    TRTLLM_MANAGEMENT,
+    VLLM_MANAGEMENT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +50,11 @@ KINDS: Mapping[BackendType, Kind] = MappingProxyType(
     {
         BackendType.VLLM: _OPENAI_LIKE,
         BackendType.SGLANG: replace(_OPENAI_LIKE, management=SGLANG_MANAGEMENT),
+        BackendType.TRTLLM: replace(_OPENAI_LIKE, management=TRTLLM_MANAGEMENT),
         BackendType.GENERIC: replace(
             _OPENAI_LIKE,
             publishes_events=False,
-            management=VLLM_MANAGEMENT | SGLANG_MANAGEMENT,
+            management=VLLM_MANAGEMENT | SGLANG_MANAGEMENT | TRTLLM_MANAGEMENT,
         ),
     }
 )

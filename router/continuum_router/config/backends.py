@@ -37,7 +37,6 @@ _OWN_HEADERS = frozenset(
     }
 )
 _LATER_TYPES = (
-    "trtllm",
     "llamacpp",
     "ollama",
     "openai",
@@ -50,7 +49,12 @@ _LATER_TYPES = (
 class BackendType(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
+    TRTLLM = "trtllm"
     GENERIC = "generic"
+
+
+SALTED_TYPES = frozenset({BackendType.VLLM, BackendType.SGLANG, BackendType.TRTLLM})
+"""Engines that take `cache_salt` and repeat it in their events (decisions C24)."""
 
 
 class Replay(StrEnum):
