@@ -11,8 +11,10 @@ from continuum_kv_listener.attribution import Attributor
 from continuum_kv_listener.attribution_types import AttributionMode, Question, UnattributedReason
 from continuum_kv_listener.engine_client import EngineError, EngineFault
 from continuum_kv_listener.families import CustomMarkers, Family
+from continuum_kv_listener.salt_reader import SaltReader
 from continuum_kv_listener.teacher import NotLearnt, Teacher
 from continuum_kv_listener.template_limits import TemplateLimit
+from continuum_shared.cache_salt import SaltIssuer, SaltVerifier
 from continuum_shared.prefix_key import (
     KeyTag,
     KeyText,
@@ -364,6 +366,47 @@ async def test_an_answer_without_text_is_none() -> None:
     with pytest.raises(EngineError) as caught:
         await judge.judge(asked, 0.0)
     assert caught.value.fault is EngineFault.BAD_ANSWER
+
+
+def salted(engine: InMemoryEngine, **options: object) -> tuple[Attributor, SaltReader, list[bool]]:
+    """An attributor with salt echo on, its reader, and whether a prompt waits to be read."""
+    verifier = SaltVerifier(["secret-of-the-test"], backend="b")
+    reader = SaltReader(verifier, models=("tiny-chat",), expected=True)
+    waits = [False]
+    made = attributor(engine, salts=reader, wanted=lambda: waits[0], **options)
+    return made, reader, waits
+
+
+async def test_with_salt_echo_nothing_is_learnt_until_a_prompt_waits() -> None:
+    engine = InMemoryEngine()
+    judge, _, waits = salted(engine)
+    assert judge.state.calibrated
+    assert judge.state.attribution is AttributionMode.SALT
+    assert judge.state.warnings == ()
+    assert (judge.ready, judge.next_calibration) == (True, None)
+    judge.engine_restarted(5.0)
+    assert (judge.ready, judge.next_calibration) == (True, None)
+    waits[0] = True
+    assert not judge.ready
+    assert judge.next_calibration == 5.0
+    assert (await judge.calibrate(5.0)).attribution is AttributionMode.PROBE
+    assert (judge.ready, judge.next_calibration) == (True, None)
+
+
+async def test_salts_that_verify_are_what_attributes() -> None:
+    engine = InMemoryEngine()
+    judge, reader, waits = salted(engine)
+    waits[0] = True
+    engine.fault = EngineError(EngineFault.UNREACHABLE, "/tokenize")
+    state = await judge.calibrate(5.0)
+    assert (state.calibrated, state.attribution) == (False, AttributionMode.NONE)
+    assert state.warnings == (NotLearnt.NOT_ANSWERING.value,)
+    key = PrefixKey(bytes(32))
+    salt = SaltIssuer(["secret-of-the-test"]).issue(key, backend="b", model="tiny-chat")
+    assert reader(salt, None) == (key,)
+    state = judge.state
+    assert (state.calibrated, state.attribution) == (True, AttributionMode.SALT)
+    assert state.warnings == (NotLearnt.NOT_ANSWERING.value,)
 
 
 async def test_no_text_or_token_is_in_an_error_or_state() -> None:
