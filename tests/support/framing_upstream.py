@@ -142,6 +142,8 @@ HEADS: tuple[AnswerRow, ...] = (
     _bad("another protocol", b"SSH-2.0-OpenSSH_9.6\r\n\r\n"),
     _bad("a status of two digits", reply(GOOD, status="20 OK")),
     _bad("a status of four digits", reply(GOOD, status="2000 OK")),
+    _bad("a status below 100", reply(GOOD, status="004 OK")),
+    _bad("a status above 599", reply(GOOD, status="600 OK")),
     _bad("a negative status", reply(GOOD, status="-200 OK")),
     _bad("a head of 70 KB", head(_TYPE, *("X: " + "y" * 1000,) * 70, _CL) + GOOD),
     _bad("300 headers", head(_TYPE, *("X: y",) * 300, _CL) + GOOD),

@@ -117,6 +117,7 @@ class Recorder:
     url: str = ""
     answer: bytes = ANSWER
     connections: int = 0
+    received: int = 0
     requests: list[CleanRequest] = field(default_factory=list)
     unclean: list[str] = field(default_factory=list)
     unfinished: dict[int, bytes] = field(default_factory=dict)
@@ -145,6 +146,7 @@ class _Recording(asyncio.Protocol):
         assert self._transport is not None
         recorder = self._recorder
         self._raw += data
+        recorder.received += len(data)
         try:
             while (read := read_clean(self._raw)) is not None:
                 request, used = read

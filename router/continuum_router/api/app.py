@@ -68,7 +68,7 @@ class EdgeRequest(web.BaseRequest):
 class EdgeProtocol(RequestHandler):
     """One client connection."""
 
-    __slots__ = ("_edge", "_guard", "_hangup", "_newest_body")
+    __slots__ = ("_answered_body", "_edge", "_guard", "_hangup", "_newest_body")
 
     def __init__(self, server: "EdgeServer", edge: Edge, **kwargs: object) -> None:
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
@@ -76,6 +76,7 @@ class EdgeProtocol(RequestHandler):
         self._guard = WireGuard()
         self._hangup = HangupWatch()
         self._newest_body: StreamReader = EMPTY_PAYLOAD
+        self._answered_body: StreamReader = EMPTY_PAYLOAD
 
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
@@ -107,9 +108,19 @@ class EdgeProtocol(RequestHandler):
         if isinstance(message, RawRequestMessage):
             self._newest_body = content
         elif not self._newest_body.is_eof():
-            messages.pop()
-            self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
+            if self._newest_body is not self._answered_body:
+                messages.pop()
+                self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
             self._newest_body.feed_eof()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """From now on nobody reads the request's body any more, aiohttp only skips what is left."""
+        self._answered_body = request.content
+        if self._guard.fault is not None and not self._messages:
+            resp.force_close()  # nothing behind this request will be looked at
+        return await super().finish_response(request, resp, start_time)
 
     def handle_error(
         self,

@@ -169,6 +169,8 @@ class HeadReader:
         if len(messages) != 1:
             raise HeadError(Cause.BAD_HEAD)
         message = messages[0][0]
+        if not 100 <= message.code <= 599:
+            raise HeadError(Cause.BAD_HEAD)
         for name, value in message.raw_headers:
             if not _PLAIN_NAME.fullmatch(name) or not _PLAIN_VALUE.fullmatch(value):
                 raise HeadError(Cause.BAD_HEAD)
