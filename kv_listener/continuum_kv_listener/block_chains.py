@@ -20,6 +20,9 @@ from continuum_kv_listener.text_shelf import TextShelf
 
 _TEXTUAL = (Kind.OPEN, Kind.ORPHAN)
 """Kinds whose tokens are kept: a key may still be found in them."""
+UNMATCHED_TEXT = 4096
+"""Tokens from the root that a chain which fits no format keeps, for the day the format is learnt
+anew: more than any keyed text of the default ``max_prefix_length`` with what stands before it."""
 
 
 class Run(NamedTuple):
@@ -111,7 +114,9 @@ class BlockChains:
             if new.kind is not Kind.OPEN:
                 if node.phase is not Phase.NONE:
                     self.inquiry.forget(node)
-                if node.tokens is not None and new.kind is not Kind.ORPHAN:
+                if node.tokens is not None and not (
+                    new.kind is Kind.ORPHAN or new.reason is Unattributed.NO_MATCH
+                ):
                     self.shelf.take(node)
             self._residency.refresh(node)
             stack.extend(node.children())
@@ -128,6 +133,17 @@ class BlockChains:
         self._mute(top, Unattributed.TEXT_DROPPED)
         if isinstance(parent, Node):
             self.inquiry.fallen(parent)  # what is left of the path may still tell
+
+    def ask_again(self, now: float) -> int:
+        """Texts are read in another way now: ask about every path whose text led to no key.
+
+        Paths that were judged to fit no format are open again as far as their tokens are known; the
+        rest of such a path inherits what is found above it. How many paths that are, about.
+        """
+        tops = [node for node in self.graph.nodes.values() if _baffled(node)]
+        for top in tops:
+            self._reopen(top)
+        return len(tops) + self.inquiry.ask_again(self.graph.nodes.values(), now)
 
     def clear(self) -> None:
         """Forget every block; totals stay."""
@@ -161,6 +177,8 @@ class BlockChains:
         node = Node(key, above, size=size, depth=base + size, scope=scope)
         if scope.kind is Kind.OPEN or scope.kind is Kind.ORPHAN:
             self._keep_text(node, run.tokens[start:end])
+        elif scope.reason is Unattributed.NO_MATCH and node.depth <= UNMATCHED_TEXT:
+            self.shelf.put(node, run.tokens[start:end])
         self.counts[node.reason] += 1
         orphans = self.graph.add(node)
         self._residency.born(node, run.medium)
@@ -285,6 +303,30 @@ class BlockChains:
         for node in opened:
             self.inquiry.fallen(node)  # no askable child: a tip
 
+    def _reopen(self, top: Node) -> None:
+        """Judged chains of known beginning are to be asked about again."""
+        memo: dict[Scope, Scope] = {}
+        opened: list[Node] = []
+        stack = [top]
+        while stack:
+            node = stack.pop()
+            old = node.scope
+            if old.kind is not Kind.SETTLED:
+                continue
+            if node.tokens is None or node.depth > self._limits.max_chain_tokens:
+                self.rescope(node, lambda old: old.turned(Kind.MUTE, Unattributed.TEXT_DROPPED))
+                continue
+            new = memo.get(old)
+            if new is None:
+                new = memo[old] = old.turned(Kind.OPEN, Unattributed.PENDING)
+            node.scope = new  # neither has keys: the ledger knows nothing of the node
+            self.count_as(node, new.reason)
+            self.inquiry.begin(node)
+            opened.append(node)
+            stack.extend(node.children())
+        for node in opened:
+            self.inquiry.fallen(node)
+
     def _deepen(self, top: Node, parent: Node) -> None:
         """A chain's beginning became known: its depths count from there."""
         if top.depth == parent.depth + top.size and top.scope.kind is not Kind.ORPHAN:
@@ -297,3 +339,12 @@ class BlockChains:
                 node.depth = base + node.size
                 self._residency.refresh(node)
             stack.extend((child, node.depth) for child in node.children())
+
+
+def _baffled(node: Node) -> bool:
+    """Whether a chain of known beginning and text was judged to fit no format from here on."""
+    if node.scope.kind is not Kind.SETTLED or node.scope.reason is not Unattributed.NO_MATCH:
+        return False
+    parent = node.parent
+    known = parent is None or (isinstance(parent, Node) and parent.scope.kind is Kind.OPEN)
+    return known and node.tokens is not None

@@ -96,6 +96,9 @@ class ChainTracker:
 
     def answer(self, node: int, verdict: PathVerdict, now: float) -> None:
         """Apply a verdict as a proposal: whatever of its path has gone meanwhile is left alone."""
+        if self._chains.inquiry.outdated(node):
+            self.retry(node, now)
+            return
         tip = self._chains.inquiry.land(node)
         if tip is None:
             return
@@ -124,6 +127,11 @@ class ChainTracker:
         tip = self._chains.inquiry.land(node)
         if tip is not None:
             self._chains.inquiry.failed(tip, at)
+
+    def ask_again(self, now: float) -> int:
+        """Texts are read in another way as of ``now`` (a new calibration): every path without a key
+        is asked about anew, and so is what is in the air. Returns about how many paths that are."""
+        return self._chains.ask_again(now)
 
     def drain(self, now: float) -> list[KvEvent]:
         """The records that are due now, at most one a prefix (C9)."""

@@ -9,6 +9,7 @@ later if it grew less: never token by token, never block by block.
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from itertools import count
 
@@ -21,6 +22,7 @@ PATIENCE_S = 1.0
 MAX_BACKOFF_S = 60.0
 """Longest wait before a question that has found nothing for a curable reason is asked again."""
 
+_WAITING = (TipState.SLOW, TipState.BACKOFF, TipState.DORMANT)
 _SWEEP = 64
 """Queues of tips are swept of dead ones when they have doubled since, from this length on."""
 
@@ -32,6 +34,7 @@ class Inquiry:
         self._ready: deque[Tip] = deque()
         self._timers: list[tuple[float, int, Tip]] = []
         self._flights: dict[int, Tip] = {}
+        self._outdated: set[int] = set()
         self._order = count()
         self._handles = count(1)
         self._sweep_ready_at = _SWEEP
@@ -145,11 +148,38 @@ class Inquiry:
             heappop(self._timers)
         return None
 
+    def ask_again(self, nodes: Iterable[Node], now: float) -> int:
+        """No answer so far counts: every path among ``nodes`` that waits, for whatever, is to be
+        asked about at once, and answers still to come are outdated. How many paths that are."""
+        self._outdated = set(self._flights)
+        covered = []
+        waiting = len(self._flights)
+        for node in nodes:
+            if node.phase is Phase.COVERED:
+                node.phase = Phase.ASKABLE
+                covered.append(node)
+            tip = node.tip
+            if tip is not None and tip.state in _WAITING:
+                tip.base = tip.step = 0
+                tip.due = now
+                self._make_ready(tip)
+                waiting += 1
+        for node in covered:
+            self.fallen(node)
+        return waiting
+
+    def outdated(self, handle: int) -> bool:
+        """Whether the question was put before the last :meth:`ask_again`; says so once."""
+        outdated = handle in self._outdated
+        self._outdated.discard(handle)
+        return outdated
+
     def clear(self) -> None:
         """Forget everything; answers still to come find no flight."""
         self._ready.clear()
         self._timers.clear()
         self._flights.clear()
+        self._outdated.clear()
 
     def _resume(self, tip: Tip, now: float) -> None:
         """Blocks that came while the question was in the air continue its path."""

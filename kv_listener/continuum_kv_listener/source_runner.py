@@ -295,6 +295,8 @@ class SourceRunner:
             now = self._clock()
             if due is not None and due <= now:
                 self._tell_calibration(judge.state, await judge.calibrate(now))
+                if judge.ready and judge.next_calibration is None:  # learnt, not merely kept
+                    self.parts.pipeline.tracker.ask_again(self._clock())
                 self._wants_work.set()
             else:
                 await asyncio.sleep(LOOK_AGAIN_SECONDS)

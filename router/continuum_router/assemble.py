@@ -7,10 +7,9 @@ registered as a metric is registered here, once, and handed to the feature that 
 import asyncio
 import logging
 import random
+import ssl
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import aiohttp
 
@@ -19,12 +18,20 @@ from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
-from continuum_router.backends.pool import Backend, Pool
-from continuum_router.config.backends import BackendConfig, Replay
+from continuum_router.backends.health_watch import HealthMetrics, HealthWatch
+from continuum_router.backends.pool import Pool
+from continuum_router.config.backends import TlsConfig
 from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
 from continuum_router.config.root import Config
 from continuum_router.config.routing import StrategyName
 from continuum_router.config.server import RoutingHeaders
+from continuum_router.derive import (
+    aliases_of,
+    backend_of,
+    condition_rules,
+    probe_plans,
+    retry_policy,
+)
 from continuum_router.kv_index.apply import OffloadPolicy
 from continuum_router.kv_index.consumer import (
     ConsumerMetrics,
@@ -32,15 +39,22 @@ from continuum_router.kv_index.consumer import (
     KvEventConsumer,
     source_backoff,
 )
-from continuum_router.kv_index.feeds import SseFeed, event_session
+from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
 from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
+from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.plain_strategies import (
+    ConsistentHash,
+    LeastLatency,
+    Random,
+    WeightedRoundRobin,
+)
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.routing.selector import RoutingMetrics, Selector
 from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
@@ -49,9 +63,9 @@ from continuum_router.upstream.attempt import Dispatcher
 from continuum_router.upstream.call_limits import base_limits, model_limits
 from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
 from continuum_router.upstream.pool import UpstreamPool
-from continuum_router.upstream.retry import RetryPolicy
-from continuum_router.upstream.retry_budget import BudgetRules
+from continuum_router.upstream.prewarm import prewarm
 from continuum_shared.backoff import Backoff
+from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.metrics import Metrics
 from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
@@ -74,8 +88,10 @@ class State:
     lookup: IndexLookup | None
     scorer: KvScorer | None
     catalog: Catalog
+    health: HealthWatch
     homes: ResponseHomes = field(default_factory=ResponseHomes)
     round_robin: RoundRobin = field(default_factory=RoundRobin)
+    weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
     event_session: aiohttp.ClientSession | None = None
 
 
@@ -102,8 +118,12 @@ def build_state(config: Config) -> State:
     kv, index_on = _index(config.kv_cache_index), config.kv_cache_index.enabled
     if index_on:
         expose(kv, metrics)
+    fleet = Fleet(metrics, (backend.name for backend in config.backends), clock=time.monotonic)
+    fleet.conditions.adopt(condition_rules(config))
+    fleet.conditions.reconcile((backend.name, backend.enabled) for backend in config.backends)
+    supervisor = Supervisor("router", on_crash=lambda _name: crashes.inc())
     dispatch = DispatchState(
-        fleet=Fleet(metrics, (backend.name for backend in config.backends)),
+        fleet=fleet,
         transport=upstream,
         routing_metrics=RoutingMetrics(metrics),
         metrics=DispatchMetrics(metrics),
@@ -113,19 +133,25 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
-    scoring = config.kv_cache_index
+    section = config.kv_cache_index
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
         consumer_metrics=ConsumerMetrics(metrics) if index_on else None,
         active=active,
-        supervisor=Supervisor("router", on_crash=lambda _name: crashes.inc()),
+        supervisor=supervisor,
         dispatch=dispatch,
         upstream=upstream,
         kv=kv,
-        lookup=IndexLookup(kv, metrics, clock=time.monotonic) if index_on else None,
-        scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
+        lookup=_lookup(kv, metrics, section),
+        scorer=KvScorer(section.scoring, min_tokens=section.min_tokens) if index_on else None,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+        health=HealthWatch(
+            fleet.conditions,
+            supervisor,
+            HealthMetrics(metrics, fleet.conditions),
+            rng=random.Random(),
+        ),
     )
 
 
@@ -146,8 +172,12 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             scorer=state.scorer if config.prefix_routing.enabled else None,
             success_rate=state.dispatch.fleet.success_rate,
         ),
-        preparer=Preparer(backends, rewrite_response_model=config.server.rewrite_response_model),
-        retry=_retry(config),
+        preparer=Preparer(
+            backends,
+            rewrite_response_model=config.server.rewrite_response_model,
+            salts=_salts(config),
+        ),
+        retry=retry_policy(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
         streaming=limits.streaming,
@@ -173,10 +203,17 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
 
 
 def check_tls_files(snapshot: Snapshot) -> None:
-    """Read the certificates of every backend once, so that a wrong path is told at the start.
+    """Read the certificates of backends and event sources once: a wrong path is told at the start.
 
     Raises TlsFileError whose text names the backend.
     """
+    kv = snapshot.config.kv_cache_index
+    for source in kv.event_sources if kv.enabled else ():
+        try:
+            tls_context(source.tls)
+        except TlsFileError as err:
+            place = f"event source of {source.backend_name}"
+            raise TlsFileError(err.key, f"{err.reason} ({place})") from None
     for backend in snapshot.dispatcher.pool.backends:
         if backend.url.tls:
             try:
@@ -197,6 +234,19 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
     )
 
 
+async def before_clients(runtime: Runtime, state: State) -> None:
+    """What comes before the first client: connections are warmed and the first probes made (S2)."""
+    section, pool = runtime.current.config.health_checks, runtime.current.dispatcher.pool
+    await prewarm(pool.backends, state.upstream, section.prewarm_timeout)
+    await state.health.first_rounds()
+
+
+async def adopt_health(runtime: Runtime, state: State) -> None:
+    """Let the probes follow the configuration in force."""
+    config, pool = runtime.current.config, runtime.current.dispatcher.pool
+    await state.health.adopt(pool.backends, probe_plans(config, pool))
+
+
 def start_tasks(runtime: Runtime, state: State) -> None:
     """Start what runs beside requests: event consumers, the index's sweep, the model list."""
     config = runtime.current.config
@@ -210,6 +260,7 @@ def start_tasks(runtime: Runtime, state: State) -> None:
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
         )
+    state.health.start()
     state.supervisor.supervise(
         "model-list",
         lambda: state.catalog.keep_fresh(
@@ -222,42 +273,12 @@ def start_tasks(runtime: Runtime, state: State) -> None:
 async def stop_state(state: State) -> None:
     """Stop tasks, then close what they used."""
     await state.supervisor.stop()
+    await state.health.close()
     if state.event_session is not None:
         await state.event_session.close()
         # The session's transports close their sockets in the next turns of the loop.
         await asyncio.sleep(0)
     await state.upstream.close()
-
-
-def backend_of(entry: BackendConfig) -> Backend:
-    """One entry of `backends[]` as the value that routing and sending use."""
-    return Backend(
-        name=entry.name,
-        type=entry.type,
-        url=entry.url,
-        models=frozenset(entry.models),
-        weight=entry.weight,
-        replay_allowed=entry.replay is Replay.ENABLED,
-        api_key=entry.api_key,
-        headers=tuple((name, value.reveal()) for name, value in entry.headers.items()),
-        max_connections=entry.max_connections,
-        enabled=entry.enabled,
-        internal=entry.internal,
-        aliases=MappingProxyType(dict(entry.aliases)),
-        auth_scheme=entry.auth_scheme,
-        organization=entry.organization,
-        tls=entry.tls,
-    )
-
-
-def aliases_of(backends: Sequence[Backend]) -> dict[str, str]:
-    """Client's name → name that prefix keys are made of: what the first backend calls it (A1)."""
-    found: dict[str, str] = {}
-    for backend in backends:
-        if backend.enabled and not backend.internal:
-            for model in (*backend.models, *backend.aliases):
-                found.setdefault(model, backend.real_name(model))
-    return {name: real for name, real in found.items() if name != real}
 
 
 def _index(section: KvCacheIndexConfig) -> KvIndex:
@@ -266,11 +287,26 @@ def _index(section: KvCacheIndexConfig) -> KvIndex:
     return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
 
 
+def _lookup(kv: KvIndex, metrics: Metrics, section: KvCacheIndexConfig) -> IndexLookup | None:
+    if not section.enabled:
+        return None
+    max_age = section.scoring.load_snapshot_ms / 1000
+    return IndexLookup(kv, metrics, clock=time.monotonic, max_age=max_age)
+
+
 def _strategy(config: Config, state: State) -> Strategy:
-    """The configured strategy. Round robin keeps its cursors over reloads."""
-    if config.selection_strategy is StrategyName.ROUND_ROBIN:
+    """The configured strategy. Those that take turns keep their place over reloads."""
+    name, routing = config.selection_strategy, config.prefix_routing
+    if name is StrategyName.ROUND_ROBIN:
         return state.round_robin
-    routing = config.prefix_routing
+    if name is StrategyName.WEIGHTED_ROUND_ROBIN:
+        return state.weighted_round_robin
+    if name is StrategyName.LEAST_LATENCY:
+        return LeastLatency(state.dispatch.fleet.latency)
+    if name is StrategyName.RANDOM:
+        return Random(state.dispatch.rng)
+    if name is StrategyName.CONSISTENT_HASH:
+        return ConsistentHash(routing.virtual_nodes)
     return PrefixAwareHash(
         load_factor_epsilon=routing.load_factor_epsilon,
         load_floor=routing.load_floor,
@@ -278,23 +314,25 @@ def _strategy(config: Config, state: State) -> Strategy:
     )
 
 
-def _retry(config: Config) -> RetryPolicy:
-    section = config.retry
-    return RetryPolicy(
-        max_attempts=section.max_attempts,
-        initial_delay=section.initial_delay,
-        max_delay=section.max_delay,
-        backoff_multiplier=section.backoff_multiplier,
-        jitter=section.jitter,
-        retryable_status_codes=frozenset(section.retryable_status_codes),
-        prefer_untried_backends=section.prefer_untried_backends,
-        on_timeout=section.on_timeout,
-        budget=BudgetRules(
-            ratio=section.budget.ratio,
-            min_retries=section.budget.min_retries,
-            window=section.budget.window,
-        ),
-    )
+def _event_tls(section: TlsConfig) -> MakeTls | None:
+    """Makes the context of each connection anew, so that renewed files count; None = defaults."""
+    if section == TlsConfig():
+        return None
+
+    def make() -> ssl.SSLContext:
+        try:
+            return tls_context(section)
+        except TlsFileError as err:
+            raise TlsFiles(str(err)) from None
+
+    return make
+
+
+def _salts(config: Config) -> SaltStamp | None:
+    section = config.prefix_routing.salt_echo
+    if not section.enabled:
+        return None
+    return SaltStamp(SaltIssuer(section.secrets, section.scope))
 
 
 def _consumer(
@@ -306,7 +344,15 @@ def _consumer(
     return KvEventConsumer(
         EventSource(
             backend=source.backend_name,
-            feed=SseFeed(session, str(source.endpoint)),
+            feed=SseFeed(
+                session,
+                str(source.endpoint),
+                access=FeedAccess(
+                    token=source.auth_token,
+                    tls=_event_tls(source.tls),
+                    server_name=source.tls.server_name,
+                ),
+            ),
             backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
             counters=state.consumer_metrics.bind(source.backend_name),
         ),

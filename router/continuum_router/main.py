@@ -11,6 +11,8 @@ from aiohttp import web
 
 from continuum_router.assemble import (
     State,
+    adopt_health,
+    before_clients,
     build_server,
     build_snapshot,
     build_state,
@@ -23,14 +25,8 @@ from continuum_router.config.root import Config
 from continuum_router.runtime import Runtime
 from continuum_shared.config.kinds import ListenAddress
 from continuum_shared.config.report import Report
-from continuum_shared.logs import (
-    LogFormat,
-    LogLevel,
-    LogSettings,
-    fields,
-    levels_from_env,
-    setup_logging,
-)
+from continuum_shared.logs import LogQueue, fields, start_logging
+from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
 
 log = logging.getLogger("continuum_router.main")
@@ -75,6 +71,10 @@ class Router:
         except TlsFileError as err:
             await stop_state(self.state)
             raise StartFailed(str(err)) from None
+        await adopt_health(self.runtime, self.state)
+        section = self._config.health_checks
+        if section.enabled and section.block_startup:
+            await before_clients(self.runtime, self.state)
         await self._runner.setup()
         self._site = (
             web.UnixSite(self._runner, listen.socket_path, backlog=BACKLOG)
@@ -114,7 +114,7 @@ class Router:
         await stop_state(self.state)
 
 
-async def serve(config: Config, report: Report) -> None:
+async def serve(config: Config, report: Report, queue: LogQueue) -> None:
     """Run a router until SIGTERM or SIGINT; a second signal ends the drain. Raises StartFailed."""
     for problem in report.warnings:
         log.warning(
@@ -124,6 +124,7 @@ async def serve(config: Config, report: Report) -> None:
             ),
         )
     router = Router(config)
+    queue.register_metrics(router.state.metrics)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -132,7 +133,8 @@ async def serve(config: Config, report: Report) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await router.start()
+    if not await _started(router, stop):
+        return
     # What was made so far lives for ever: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -152,6 +154,34 @@ async def serve(config: Config, report: Report) -> None:
     clean = await _first(router.drain, hurry.wait, router)
     await router.stop()
     log.info("Router stopped", extra=fields(clean=clean))
+
+
+async def _started(router: Router, stop: asyncio.Event) -> bool:
+    """Start the router; False when a signal came first: silent backends must not hold it up."""
+    # Of its own: a failing start stops the router's tasks, and must not stop itself with them.
+    tasks = Supervisor("start")
+    starting = tasks.spawn("start", _start(router))
+    stopped = tasks.spawn("stopped", stop.wait())
+    try:
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await tasks.stop()
+    if starting.cancelled():
+        await router.stop()
+        log.info("Stopped before the start was over")
+        return False
+    if (failed := starting.result()) is not None:
+        raise failed
+    return True
+
+
+async def _start(router: Router) -> StartFailed | None:
+    """Start it; what goes wrong is the result, not a crash of the task."""
+    try:
+        await router.start()
+    except StartFailed as failed:
+        return failed
+    return None
 
 
 async def _first(
@@ -183,22 +213,10 @@ def run(
 
     `loop_factory` makes the event loop; None takes asyncio's own.
     """
-    section = config.logging
-    level, targets, complaint = levels_from_env(LogLevel(section.level.value), env)
-    queue = setup_logging(
-        LogSettings(
-            level=level,
-            format=LogFormat(section.format.value),
-            queue_capacity=section.queue_capacity,
-            queue_capacity_bytes=section.queue_capacity_bytes,
-            targets=targets,
-        )
-    )
-    if complaint is not None:
-        log.warning(complaint)
+    queue = start_logging(config.logging, env)
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(serve(config, report))
+            runner.run(serve(config, report, queue))
     except StartFailed as failed:
         log.error("Start failed", extra=fields(reason=str(failed)))  # noqa: TRY400
         print(f"continuum-router: {failed}", file=sys.stderr)

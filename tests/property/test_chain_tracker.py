@@ -21,6 +21,7 @@ from support.chain_model import (
     audit,
     hash_of,
     judge,
+    misjudge,
     removed,
     stored,
     stored_singly,
@@ -148,6 +149,7 @@ class Play:
         self.reader = Reader()
         self.open: list[Question] = []
         self.now = 1000.0
+        self.judge = judge
 
     def step(self, step: object) -> None:
         match step:
@@ -192,7 +194,7 @@ class Play:
             case Answer(pick):
                 if self.open:
                     question = self.open.pop(pick % len(self.open))
-                    self.tracker.answer(question.node, judge(question), self.now)
+                    self.tracker.answer(question.node, self.judge(question), self.now)
             case Fail(pick):
                 if self.open:
                     question = self.open.pop(pick % len(self.open))
@@ -239,6 +241,28 @@ class Play:
 def test_agrees_with_whole_chains(script: list[object]) -> None:
     play = Play(ChainTracker())
     for step in script:
+        play.step(step)
+        audit(play.tracker)
+    play.come_to_rest()
+    assert play.reader.known == play.model.expected()
+
+
+@given(SCRIPTS, SCRIPTS)
+@settings(max_examples=150, deadline=None)
+def test_a_new_calibration_finds_every_key(before: list[object], after: list[object]) -> None:
+    """Whatever was judged by a wrong format is judged anew, questions in the air included."""
+    play = Play(ChainTracker())
+    play.judge = misjudge
+    for step in before:
+        play.step(step)
+    play.tracker.ask_again(play.now)
+    audit(play.tracker)
+    in_the_air, play.open = play.open, []
+    for question in in_the_air:
+        play.tracker.answer(question.node, misjudge(question), play.now)
+        audit(play.tracker)
+    play.judge = judge
+    for step in after:
         play.step(step)
         audit(play.tracker)
     play.come_to_rest()

@@ -29,6 +29,9 @@ def edge_config(backends: Sequence[str] | str, more: str = "") -> Config:
     text = f"{entries}\n{more}\n"
     if "server:" not in text:
         text += "server: {listen: '127.0.0.1:0'}\n"
+    # Scripted backends answer what a test says, probes included: only tests of probes want them.
+    if "health_checks:" not in text:
+        text += "health_checks: {enabled: false}\n"
     config, report = parse_config(text, path="test.yaml", env={})
     assert config is not None, str(report)
     return config
@@ -135,8 +138,13 @@ async def running(config: Config) -> AsyncIterator[Edge]:
         await router.stop()
 
 
-async def raw_exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
-    """Send bytes as they are; return everything until the server closes or is silent for 0.5 s."""
+async def raw_exchange(
+    port: int, data: bytes, *, eof: bool = False, patience: float = 0.5
+) -> bytes:
+    """Send bytes as they are; return everything until the server closes or is silent for 0.5 s.
+
+    `patience` is how many seconds the first bytes may take: more for a large body.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
@@ -145,7 +153,7 @@ async def raw_exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
         got = bytearray()
         with contextlib.suppress(TimeoutError, ConnectionError):
             while True:
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(0.5 if got else patience):
                     piece = await reader.read(65536)
                 if not piece:
                     break

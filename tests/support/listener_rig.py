@@ -20,13 +20,17 @@ QUICK = ServeTimes(heartbeat=0.2, settle=2.0, write=5.0)
 
 
 def listener_daemon(
-    sources: list[Mapping[str, object]], *, times: ServeTimes = QUICK, **top: object
+    sources: list[Mapping[str, object]],
+    *,
+    times: ServeTimes = QUICK,
+    env: Mapping[str, str] | None = None,
+    **top: object,
 ) -> Daemon:
     """A daemon on a free port from plain data, by way of the configuration reader."""
     text = yaml.safe_dump({"listen": "127.0.0.1:0", "sources": [dict(s) for s in sources], **top})
-    config, report = parse_config(text, path="listener.yaml", env={})
+    config, report = parse_config(text, path="listener.yaml", env=env or {})
     assert config is not None, str(report)
-    return Daemon(config, World(rng=random.Random()), times=times)
+    return Daemon(config, World(rng=random.Random(), env=env or {}), times=times)
 
 
 @asynccontextmanager

@@ -52,6 +52,7 @@ class Generate:
                 sink=sink,
                 request_id=scope.request_id,
                 outcome=scope.outcome,
+                client=request.remote,
             )
         )
         assert sink.response is not None

@@ -25,8 +25,9 @@ from continuum_router.errors import (
     MethodNotAllowed,
     NotFound,
     RouterError,
+    error_form,
     forget_frames,
-    to_openai,
+    to_client,
 )
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Ended
@@ -188,11 +189,11 @@ class Edge:
 
 
 def error_response(err: RouterError, scope: Scope) -> web.Response:
-    """The answer that tells an error, in OpenAI's form, with the edge's own headers."""
-    status, body = to_openai(err, scope.request_id)
+    """The answer that tells an error, in the client's form, with the edge's own headers."""
+    status, body, headers = to_client(err, scope.request_id, error_form(scope.path))
     return web.Response(
         status=status,
-        headers=CIMultiDict([*err.headers.items(), *scope.headers()]),
+        headers=CIMultiDict([*headers.items(), *scope.headers()]),
         body=orjson.dumps(body),
         content_type="application/json",
     )

@@ -80,6 +80,7 @@ class Proxy:
                     outcome=scope.outcome,
                     only=only,
                     taps=() if tap is None else (tap,),
+                    client=request.remote,
                 )
             )
         finally:

@@ -7,16 +7,19 @@ from typing import Annotated, ClassVar
 from pydantic import Field, WithJsonSchema
 
 from continuum_shared.config.kinds import Int, Number, SectionModel, choice, not_yet
+from continuum_shared.config.salt_echo import SaltEchoConfig
 
 
 class StrategyName(StrEnum):
-    """The strategies of this version. The value is the name used in headers and metrics (J7)."""
+    """How a backend is chosen without the index; the value is its name in headers (J7)."""
 
     ROUND_ROBIN = "round_robin"
     PREFIX_AWARE_HASH = "prefix_aware_hash"
+    WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+    LEAST_LATENCY = "least_latency"
+    RANDOM = "random"
+    CONSISTENT_HASH = "consistent_hash"
 
-
-_LATER_STRATEGIES = ("WeightedRoundRobin", "LeastLatency", "Random", "ConsistentHash")
 
 _SPELLINGS = [
     spelling
@@ -26,7 +29,7 @@ _SPELLINGS = [
 
 SelectionStrategy = Annotated[
     StrategyName,
-    choice(StrategyName, later=_LATER_STRATEGIES),
+    choice(StrategyName),
     WithJsonSchema({"enum": _SPELLINGS}),
 ]
 
@@ -36,7 +39,6 @@ class PrefixRoutingConfig(SectionModel):
 
     later: ClassVar[Mapping[str, str]] = not_yet(
         "anthropic_cache_control_injection",
-        "salt_echo",
         key_scope="keys are made of the system prompt, else the first message",
     )
 
@@ -63,3 +65,4 @@ class PrefixRoutingConfig(SectionModel):
         le=100_000,
         description="A backend with fewer requests in flight is never over its bound.",
     )
+    salt_echo: SaltEchoConfig = Field(default_factory=SaltEchoConfig)

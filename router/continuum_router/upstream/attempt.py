@@ -20,6 +20,7 @@ from continuum_router.errors import (
     ModelNotFound,
     NoBackend,
     Stage,
+    error_form,
     forget_frames,
 )
 from continuum_router.providers.prepare import Preparer
@@ -43,6 +44,9 @@ from continuum_router.upstream.usage import UsageTail
 from continuum_shared.logs import fields
 
 log = logging.getLogger("continuum_router.attempt")
+
+NOBODY_FOR = 1.0
+"""Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,17 +172,18 @@ class _Run:
         ask = Ask(
             model=request.model,
             prefix=request.hash_key,
-            candidates=models.members,
+            candidates=rules.state.fleet.conditions.usable(models.members, self.tried),
             ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
+            client=self.call.client,
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
             ask, holdings=models.holdings, now=rules.state.clock(), tried=avoid
         )
         if choice is None:
-            raise NoBackend
+            raise NoBackend(retry_after=NOBODY_FOR)
         rules.state.routing_metrics.count(choice)
         return choice
 
@@ -280,6 +285,7 @@ class _Run:
             on_first_frame=self._first_frame,
             keepalive=self.rules.sse_keepalive or None,
             answers_as=self.rules.preparer.answers_as(call.request, backend),
+            error_form=error_form(call.request.path),
         )
         await self.relay.run()
 

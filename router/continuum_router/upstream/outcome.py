@@ -67,7 +67,8 @@ class Outcome:
 class Call:
     """One client request on its way: what to send, where the answer goes, what became of it.
 
-    `only` restricts it to the one backend that can serve it; `taps` see the answer's body.
+    `only` restricts it to the one backend that can serve it; `taps` see the answer's body. `client`
+    is who asks: the id of its key, else its address.
     """
 
     request: ChatRequest
@@ -78,6 +79,7 @@ class Call:
     outcome: Outcome
     only: Backend | None = None
     taps: tuple[StreamTap, ...] = ()
+    client: str | None = None
 
 
 def error_for(failure: AttemptFailure) -> RouterError:

@@ -592,3 +592,41 @@ def test_recordings_track_without_a_stray_event(name: str, engine: str, foreign:
     assert play(tracker, name, engine) == [DropReason.FOREIGN_SALT] * foreign
     assert tracker.stats.block_size_mismatches_total == 0
     assert Unattributed.UNKNOWN_PARENT not in tracker.stats.unattributed
+
+
+def test_ask_again_asks_about_paths_that_fit_no_format():
+    tracker = ChainTracker()
+    tracker.apply(stored(1, 2), 0.0)
+    verdict = PathVerdict(done=True, reason=UnattributedReason.NO_MATCH)
+    tracker.answer(ask(tracker).node, verdict, 0.0)
+    tracker.apply(stored(3, parent=2), 0.0)
+    assert tracker.questions(9, 100.0) == []
+    assert tracker.stats.unattributed == {Unattributed.NO_MATCH: 3}
+    assert tracker.ask_again(100.0) == 1
+    question = ask(tracker, 100.0)
+    assert question.tokens == array("I", [1] * 4 + [2] * 4 + [3] * 4)
+    done = PathVerdict(completions=(Completion(block_index=2, keys=(A,)),), done=True)
+    tracker.answer(question.node, done, 100.0)
+    assert told(tracker, 100.0) == [(KvAction.CREATED, A, 12)]
+    assert tracker.stats.unattributed == {}
+
+
+def test_ask_again_wakes_paths_that_wait_for_more_text():
+    tracker = ChainTracker()
+    tracker.apply(stored(1), 0.0)
+    tracker.answer(ask(tracker).node, PathVerdict(done=False), 0.0)
+    assert tracker.questions(9, 1000.0) == []
+    assert tracker.ask_again(1000.0) == 1
+    assert ask(tracker, 1000.0).tokens == array("I", [1] * 4)
+
+
+def test_ask_again_makes_answers_in_the_air_worthless():
+    tracker = ChainTracker()
+    tracker.apply(stored(1), 0.0)
+    question = ask(tracker)
+    assert tracker.ask_again(1.0) == 1
+    done = PathVerdict(completions=(Completion(block_index=0, keys=(A,)),), done=True)
+    tracker.answer(question.node, done, 1.0)
+    assert told(tracker, 1.0) == []
+    complete(tracker, 0, B, now=1.0)
+    assert told(tracker, 1.0) == [(KvAction.CREATED, B, 4)]

@@ -6,8 +6,9 @@ from array import array
 import pytest
 
 from continuum_kv_listener.attribution import AttributionMode, CalibrationState
-from continuum_kv_listener.attribution_types import Completion, PathVerdict
+from continuum_kv_listener.attribution_types import Completion, PathVerdict, UnattributedReason
 from continuum_kv_listener.chain import ChainTracker
+from continuum_kv_listener.chain_stats import Unattributed
 from continuum_kv_listener.config import ZmqMode
 from continuum_kv_listener.engine_client import EngineError, EngineFault
 from continuum_kv_listener.engine_events import RawBatch, Stored
@@ -293,3 +294,20 @@ async def test_live_prefixes_are_told_again_while_the_source_can_vouch():
         assert subscription.take() == b""
     finally:
         await rig.close()
+
+
+async def test_a_new_calibration_asks_again_what_fitted_nothing(rig):
+    right = rig.judge.judge
+
+    async def lost(question, now):
+        return PathVerdict(done=True, reason=UnattributedReason.NO_MATCH)
+
+    rig.judge.judge = lost
+    rig.start()
+    rig.store(1)
+    stats = rig.pipeline.tracker
+    await until(lambda: stats.stats.unattributed == {Unattributed.NO_MATCH: 1})
+    rig.judge.judge = right
+    rig.judge.next_calibration = 0.0
+    await until(lambda: rig.live() == [KEYS[1]])
+    assert rig.judge.calibrations == 1
