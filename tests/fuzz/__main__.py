@@ -6,11 +6,11 @@ own loop does, which the test suite uses too.
 
 import argparse
 import importlib.util
-import os
 import random
 import subprocess
 import sys
 import time
+from collections import deque
 
 from fuzz.registry import READERS, TARGETS
 
@@ -27,6 +27,27 @@ def shares(names: list[str], seconds: float) -> dict[str, float]:
         **dict.fromkeys(readers, seconds * READERS_SHARE / len(readers)),
         **dict.fromkeys(others, seconds * (1 - READERS_SHARE) / len(others)),
     }
+
+
+def watched(child: list[str], name: str) -> tuple[int, str]:
+    """Run a process; its code and the last thing it said about its work.
+
+    The rest of what it says is shown where it failed.
+    """
+    said = f"{name}: no inputs counted"
+    lines: deque[str] = deque(maxlen=200)
+    with subprocess.Popen(
+        child, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(f"{name}: "):
+                said = line.rstrip()
+            elif not line.startswith("INFO:"):
+                lines.append(line)
+    if process.returncode:
+        sys.stdout.writelines(lines)
+    return process.returncode, said
 
 
 def main() -> int:
@@ -46,10 +67,10 @@ def main() -> int:
     for name, seconds in shares(args.target or list(TARGETS), args.seconds).items():
         began = time.monotonic()
         child = [sys.executable, "-m", "fuzz.child", name, engine, str(seed), f"{seconds:.1f}"]
-        done = subprocess.run(child, env=os.environ, check=False)
+        code, said = watched(child, name)
         took = time.monotonic() - began
-        print(f"{name}: {'ok' if done.returncode == 0 else 'FAILED'} in {took:.0f} s", flush=True)
-        if done.returncode:
+        print(f"{said} ({'ok' if code == 0 else 'FAILED'}, {took:.0f} s)", flush=True)
+        if code:
             failed.append(name)
     print("nothing found" if not failed else f"found something in: {', '.join(failed)}")
     return 1 if failed else 0

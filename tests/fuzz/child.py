@@ -31,7 +31,8 @@ def resident() -> int:
 class Growth:
     """Watches memory over many inputs. Raises MemoryError when it grows without end."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
         self.tried = 0
         self.before = self.now = 0
 
@@ -43,6 +44,8 @@ class Growth:
             self.now = resident()
             if self.now - self.before > GROWTH_LIMIT:
                 raise MemoryError(f"grown by {(self.now - self.before) >> 20} MiB")
+            if self.name:  # libFuzzer ends the process: nothing can be said at the end
+                print(f"{self.name}: {self}", flush=True)
 
     def __str__(self) -> str:
         return f"{self.tried} inputs, memory grown by {(self.now - self.before) / 2**20:.1f} MiB"
@@ -60,7 +63,7 @@ def with_our_loop(name: str, seed: int, seconds: float) -> int:
     registry = importlib.import_module("fuzz.registry")
     loop = importlib.import_module("fuzz.loop")
     target = registry.TARGETS[name]
-    growth = Growth()
+    growth = Growth(name)
     kept = loop.read_inputs(FIXTURES / name)
     with target.opened() as run:
 
@@ -82,7 +85,7 @@ def with_atheris(name: str, seed: int, seconds: float) -> int:
     with atheris.instrument_imports(include=PACKAGES):
         registry = importlib.import_module("fuzz.registry")
     target = registry.TARGETS[name]
-    growth = Growth()
+    growth = Growth(name)
     with tempfile.TemporaryDirectory() as folder, target.opened() as run:
         corpus = Path(folder) / "corpus"
         corpus.mkdir()

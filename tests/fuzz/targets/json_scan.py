@@ -8,8 +8,8 @@ from continuum_router.providers.json_scan import (
     EventScan,
     JsonScan,
     ResponseIdTap,
-    splice_model,
 )
+from continuum_router.providers.model_splice import splice_model
 from fuzz.target import Target, plain, splits
 
 NAME = 'is "it"'
@@ -38,10 +38,9 @@ def _renamed(value: object) -> object:
 
 
 def run(data: bytes) -> None:
-    spliced = splice_model(data, NAME)
     value = _parsed(data)
-    if isinstance(value, Object):
-        assert repr(_parsed(spliced)) == repr(_renamed(value))
+    if isinstance(value, Object) and isinstance(dict(value).get("model"), str):
+        assert repr(_parsed(splice_model(data, NAME))) == repr(_renamed(value))
     results = set()
     for pieces in splits(data):
         scan = JsonScan("model", replacement=json.dumps(NAME).encode(), inner=frozenset({"r"}))
@@ -101,7 +100,7 @@ TARGET = Target(
     opened=plain(run),
     seeds=_OBJECTS,
     tokens=_TOKENS,
-    watched=("continuum_router.providers.json_scan",),
+    watched=("continuum_router.providers.json_scan", "continuum_router.providers.model_splice"),
     smoke=1200,
     max_size=2048,
 )
