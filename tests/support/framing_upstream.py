@@ -131,6 +131,8 @@ HEADS: tuple[AnswerRow, ...] = (
     _last("a folded header", head(_TYPE, "X-A: b", " c", _CL) + GOOD, why="unfolded"),
     _last("bare LF for CRLF", reply(GOOD).replace(b"\r\n", b"\n")),
     _last("a bare LF in the head", reply(GOOD).replace(b"json\r\n", b"json\n")),
+    _bad("a line of one space", head(_TYPE, _CL, " ") + GOOD),
+    _bad("a line of one space, then a bare LF", head(_TYPE, _CL, " ")[:-2] + b"\n" + GOOD),
     _bad("a bare CR in a value", head(_TYPE, "X-A: b\rc", _CL) + GOOD),
     _bad("NUL in a value", head(_TYPE, "X-A: b\0c", _CL) + GOOD),
     _bad("NUL in a name", head(_TYPE, "X\0A: b", _CL) + GOOD),
