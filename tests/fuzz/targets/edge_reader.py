@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from fuzz.target import Run, Target, splits
 from fuzz.targets.wire_guard import WIRE_SEEDS, WIRE_TOKENS
-from support.edge import Edge, running
+from support.edge import CHAT, Edge, running
 from support.framing_play import framing_config
-from support.recording_backend import CleanRequest, Recorder, recording
+from support.framing_row import post
+from support.recording_backend import ANSWER, CleanRequest, Recorder, recording
+from support.scripted_backend import LAST_CHUNK, chunk, chunked_head, reply, sse
 
 QUIET_TURNS = 15
 MAX_TURNS = 5000
@@ -25,6 +27,54 @@ _DATE = re.compile(rb"\r\nDate: [^\r\n]*", re.IGNORECASE)
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
 _REFUSED = frozenset({400, 414, 431, 501, 505})
 _NEVER = frozenset({500, 502, 503, 504})
+
+
+_TYPES = ("Content-Type: text/event-stream", "Server: x", "X-A: b")
+_EVENTS = chunk(sse('{"model":"m","choices":[]}')) + chunk(sse("[DONE]")) + LAST_CHUNK
+_BY_BODY = {
+    b'"stream":true': chunked_head(headers=_TYPES) + _EVENTS,
+    b"teapot": reply(b'{"error":{}}', status="418 I'm a teapot"),
+    b"nothing": b"HTTP/1.1 204 No Content\r\nDate: x\r\n\r\n",
+    b"pieces": chunked_head(headers=("Content-Type: application/json",))
+    + chunk(b"{}")
+    + LAST_CHUNK,
+    b"last": reply(b"{}", headers=("Content-Type: application/json", "Connection: close")),
+}
+
+
+def _answer(request: CleanRequest) -> bytes:
+    return next((wire for word, wire in _BY_BODY.items() if word in request.body), ANSWER)
+
+
+def _ordinary(path: str, body: bytes, *headers: str) -> bytes:
+    return post(*headers, target=path, body=body)
+
+
+_CHAT_BODY = b'{"model":"m","messages":[{"role":"user","content":"%s"}]}'
+_CLIENT = (
+    "User-Agent: OpenAI/Python 1.0",
+    "Accept: application/json",
+    "Accept-Encoding: gzip, deflate",
+    "Connection: keep-alive",
+    "Authorization: Bearer sk-x",
+    "x-request-id: r-1",
+    "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+)
+_ORDINARY = (
+    *(_ordinary(CHAT, _CHAT_BODY % word, *_CLIENT) for word in (b"teapot", b"nothing", b"pieces")),
+    _ordinary(CHAT, _CHAT_BODY % b"last") + _ordinary(CHAT, _CHAT_BODY % b"next"),
+    _ordinary(
+        CHAT, b'{"model":"m","stream":true,"messages":[{"role":"user","content":"u"}]}', *_CLIENT
+    ),
+    _ordinary("/v1/completions", b'{"model":"m","prompt":"p","stream":true}'),
+    _ordinary("/v1/completions", b'{"model":"other","prompt":"p"}'),
+    _ordinary("/v1/embeddings", b'{"model":"m","input":"i"}', *_CLIENT[:3]),
+    _ordinary("/v1/responses", b'{"model":"m","input":"i","previous_response_id":"r"}'),
+    _ordinary(CHAT, b"{}") + _ordinary(CHAT, b"[") + _ordinary(CHAT, b""),
+    _ordinary(
+        CHAT, _CHAT_BODY % b"a", "X-Forwarded-For: 1.2.3.4", "Cookie: a=b", "X-Long: " + "y" * 99
+    ),
+)
 
 
 class _Client(asyncio.Protocol):
@@ -140,6 +190,7 @@ class Watch(logging.Handler):
 @contextlib.asynccontextmanager
 async def side(*, fast: bool) -> AsyncIterator[Side]:
     async with recording() as backend:
+        backend.answers = _answer
         async with running(framing_config(backend.url, fast=fast)) as edge:
             yield Side(edge, backend)
 
@@ -189,8 +240,8 @@ def opened() -> Iterator[Run]:
 TARGET = Target(
     name="edge_reader",
     opened=opened,
-    seeds=WIRE_SEEDS,
-    tokens=WIRE_TOKENS,
+    seeds=(*WIRE_SEEDS, *_ORDINARY),
+    tokens=(*WIRE_TOKENS, *_BY_BODY, *(f"{line}\r\n".encode() for line in _CLIENT)),
     watched=("continuum_router.api", "continuum_router.providers.prepare"),
     smoke=500,
     max_size=2048,

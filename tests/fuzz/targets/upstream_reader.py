@@ -177,6 +177,8 @@ def opened() -> Iterator[Run]:
         whole = _heard(pieces, heads, method, wire=False)
         for other in others:
             assert _heard(other, heads, method, wire=False) == whole
+        for taken in (pieces, *others):  # whole chunks in wire form, where the reader gives them
+            assert _heard(taken, heads, method, wire=True) == whole
         assert len(heads._memo) <= MEMO_ENTRIES
         if whole.ended and whole.head is not None and method == "POST":
             mine = (whole.head[0], bytes(whole.body))
