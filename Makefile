@@ -53,6 +53,10 @@ docs: $(STAMP) ## write the generated pages of docs/
 bench: $(STAMP) ## micro benchmarks of the pure parts
 	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done
 
+fuzz: $(STAMP) ## coverage-guided fuzzing of every reader, 5 minutes (ARGS="--seconds 60 --target sse")
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/fuzz.txt
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(ARGS)
+
 bench-proxy: $(STAMP) ## the router beside its peers, with the tools of ../shared/bench (ARGS="--no-peers"); 30 minutes
 	$(BIN)/python scripts/bench_proxy.py $(ARGS)
 
@@ -71,6 +75,8 @@ lock: $(STAMP) ## compile requirements/*.txt anew from pyproject.toml
 	  --no-emit-find-links pyproject.toml -o requirements/runtime.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url \
 	  --no-emit-find-links --extra dev pyproject.toml -o requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-emit-index-url \
+	  --no-emit-find-links --extra fuzz -c requirements/dev.txt pyproject.toml -o requirements/fuzz.txt
 
 dist: $(STAMP) ## wheel and source archive in dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -37,6 +37,7 @@ class EdgeProtocol(RequestHandler):
     __slots__ = (
         "_ahead",
         "_ahead_size",
+        "_answered_body",
         "_call",
         "_edge",
         "_ended",
@@ -54,6 +55,7 @@ class EdgeProtocol(RequestHandler):
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
         self._edge = edge
         self._hangup = HangupWatch()
+        self._answered_body: StreamReader = EMPTY_PAYLOAD
         self._fast = fast
         self._guard = WireGuard()
         self._newest_body: StreamReader = EMPTY_PAYLOAD
@@ -199,9 +201,19 @@ class EdgeProtocol(RequestHandler):
         if isinstance(message, RawRequestMessage):
             self._newest_body = content
         elif not self._newest_body.is_eof():
-            messages.pop()
-            self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
+            if self._newest_body is not self._answered_body:
+                messages.pop()
+                self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
             self._newest_body.feed_eof()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """From now on nobody reads the request's body any more, aiohttp only skips what is left."""
+        self._answered_body = request.content
+        if self._guard.fault is not None and not self._messages:
+            resp.force_close()  # nothing behind this request will be looked at
+        return await super().finish_response(request, resp, start_time)
 
     def _process_keepalive(self) -> None:
         """An idle connection's time is up, unless the fast path has used it meanwhile."""
