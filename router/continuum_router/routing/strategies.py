@@ -114,8 +114,11 @@ class PrefixAwareHash:
         """
         if not ask.candidates:
             return None
-        usable = {backend.name: backend for backend in ask.candidates}
         ring = self._rings.ring(ask.ring_members)
+        backend = self._unhindered(ask, ring)
+        if backend is not None:
+            return Pick(backend=backend, rule=Rule.PREFIX_HASH)
+        usable = {backend.name: backend for backend in ask.candidates}
         if ask.prefix is None:
             for name in ring.walk(text_point(ask.model)):
                 if name in usable:
@@ -133,6 +136,13 @@ class PrefixAwareHash:
             owner = owner or backend
         # No candidate is on the ring only when all that are left have weight 0.
         return Pick(backend=owner or ask.candidates[0], rule=Rule.PREFIX_HASH)
+
+    def _unhindered(self, ask: Ask, ring: HashRing) -> Backend | None:
+        """The owner in the ordinary case: everybody is fit, and it is below its bound. One pass."""
+        if ask.prefix is None or ask.candidates is not ask.ring_members:
+            return None
+        first = ring.owner(key_point(ask.prefix))
+        return None if first is None else self._bound.below(first, ask.candidates, ask.loads)
 
 
 class RingCache:
