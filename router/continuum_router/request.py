@@ -208,7 +208,7 @@ def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Readin
     stream = body.get("stream")
     if stream is not None and type(stream) is not bool:
         _wrong_type("stream", "a boolean", stream)
-    salt = _salt(body)
+    salt = _salt(body) if "cache_salt" in body or "extra_key" in body else None
     prefix = hash_key = None
     if rules.want_keys:
         key_text = _KEY_TEXTS.get(endpoint, _no_key_text)(body)

@@ -11,9 +11,8 @@ exception, because the key only steers routing and must not be able to refuse a 
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 PrefixKey = NewType("PrefixKey", bytes)
 """32 raw bytes; ``.hex()`` on every wire."""
@@ -34,8 +33,7 @@ class KeyTag(StrEnum):
     FIRST_MESSAGE = "M"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyText:
+class KeyText(NamedTuple):
     """The whole text (uncut) that anchors a request, and where it stood."""
 
     tag: KeyTag

@@ -106,7 +106,10 @@ class FastBooks:
         way.metrics.completed(self._head.label, seconds, self._ttft)
         if self.told:
             way.lines.completed(self._so_far(Ended.COMPLETE), 200, seconds)
-        way.active.leave()
+        active = way.active
+        active.now -= 1
+        if not active.now:
+            active.none_left()
         self._client.call_ended(self._closes)
 
     def _left(self, scope: Scope, status: int) -> None:

@@ -38,9 +38,10 @@ class Rule(StrEnum):
         return self is Rule.PREFIX_HASH or self is Rule.OVERFLOW
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ask:
-    """What a selection needs to know of one request.
+    """What a selection needs to know of one request. Read-only; not frozen, because that costs as
+    much as the choice, once a request.
 
     ``prefix`` is the key that Tier 1 hashes (``None``: none). ``ring_members`` are the configured
     backends of the model, ``candidates`` those of them that may be used now, both in configuration
@@ -58,9 +59,9 @@ class Ask:
     client: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Pick:
-    """A strategy's answer."""
+    """A strategy's answer. Read-only, see :class:`Ask`."""
 
     backend: Backend
     rule: Rule
@@ -141,7 +142,7 @@ class PrefixAwareHash:
         """The owner in the ordinary case: everybody is fit, and it is below its bound. One pass."""
         if ask.prefix is None or ask.candidates is not ask.ring_members:
             return None
-        first = ring.owner(key_point(ask.prefix))
+        first = ring.owner(int.from_bytes(ask.prefix[:8], "big"))  # key_point
         return None if first is None else self._bound.below(first, ask.candidates, ask.loads)
 
 
