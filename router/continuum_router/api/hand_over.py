@@ -99,7 +99,7 @@ class HandOver:
             pass  # nobody is there, or the answer was cut
         finally:
             edge.active.leave()
-            self._client.call_ended(close=close)
+            self._client.call_ended(close)
 
     async def _work(self, begun: Begun | None) -> PlainSink:
         assert self._call is not None
