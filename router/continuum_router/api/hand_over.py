@@ -9,7 +9,7 @@ from continuum_router.api.fast_context import FastContext
 from continuum_router.api.plain_sink import Client, PlainSink
 from continuum_router.api.scope import Scope
 from continuum_router.backends.holding import Holding
-from continuum_router.errors import ClientGone, RouterError, to_openai
+from continuum_router.errors import ClientGone, ErrorForm, RouterError, to_client
 from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest, Endpoint
@@ -97,9 +97,9 @@ class HandOver:
         return self._sink
 
     def _refuse(self, err: RouterError) -> PlainSink:
-        status, body = to_openai(err, self._scope.request_id)
+        status, body, headers = to_client(err, self._scope.request_id, ErrorForm.OPENAI)
         try:
-            self._sink.refuse(status, list(err.headers.items()), orjson.dumps(body))
+            self._sink.refuse(status, list(headers.items()), orjson.dumps(body))
         except ClientGone:
             raise ConnectionResetError("the client left") from None
         return self._sink
