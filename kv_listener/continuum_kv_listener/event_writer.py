@@ -7,12 +7,17 @@ is there once. The answer's head, its first piece and its end go aiohttp's way.
 """
 
 import asyncio
+import socket
+from contextlib import suppress
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 WAITING_BYTES = 64 * 1024
-"""What may wait for one subscriber in this process; the kernel holds some more."""
+"""What may wait for one subscriber in this process."""
+KERNEL_BYTES = 128 * 1024
+"""What the kernel may hold for it (Linux takes twice that). Left alone it grows to megabytes for
+who does not read, and a thousand of those would take the machine's memory."""
 FIRST_LOOK, LAST_LOOK = 0.002, 1.0
 """Seconds between two looks whether a full connection has emptied, growing."""
 
@@ -32,6 +37,11 @@ class EventWriter:
         self._patience = patience
         self._chunked = request.version >= HttpVersion11
         self._begun = False
+        found = request.transport
+        connection = None if found is None else found.get_extra_info("socket")
+        if connection is not None:
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
 
     async def write(self, data: bytes) -> None:
         """Send one piece, then wait until there is room for another."""
