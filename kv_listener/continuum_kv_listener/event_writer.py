@@ -10,7 +10,7 @@ import asyncio
 import socket
 from contextlib import suppress
 
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpVersion11
 
 WAITING_BYTES = 64 * 1024
@@ -77,3 +77,22 @@ class EventWriter:
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the subscriber has left")
         return transport
+
+
+class SocketWriter:
+    """The same over a WebSocket: each piece is one text message (decisions C32)."""
+
+    def __init__(self, socket: web.WebSocketResponse, *, patience: float) -> None:
+        self._socket = socket
+        self._patience = patience
+
+    async def write(self, data: bytes) -> None:
+        """Send one piece, which is whole text."""
+        async with asyncio.timeout(self._patience):
+            await self._socket.send_frame(data, WSMsgType.TEXT)
+
+    async def end(self, data: bytes) -> None:
+        """Send the last piece and close."""
+        await self.write(data)
+        async with asyncio.timeout(self._patience):
+            await self._socket.close(code=WSCloseCode.GOING_AWAY)

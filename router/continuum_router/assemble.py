@@ -43,6 +43,7 @@ from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFil
 from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.kv_index.sweep import sweep
+from continuum_router.kv_index.ws_feed import WsFeed
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
@@ -345,7 +346,7 @@ def _consumer(
     return KvEventConsumer(
         EventSource(
             backend=source.backend_name,
-            feed=SseFeed(
+            feed=(WsFeed if source.endpoint.web_socket else SseFeed)(
                 session,
                 str(source.endpoint),
                 access=FeedAccess(
