@@ -30,6 +30,7 @@ from continuum_shared.kv_event import closing_comment
 from continuum_shared.logs import fields
 from continuum_shared.metrics import CONTENT_TYPE
 from continuum_shared.sse import encode_comment
+from continuum_shared.tasks import Supervisor
 
 log = logging.getLogger("continuum_kv_listener.serve_sse")
 
@@ -107,6 +108,7 @@ class HttpSide:
         self._access = access or Access()
         self._times = times or ServeTimes()
         self._refused = {reason: families.refused.child(reason) for reason in Refusal}
+        self._readers = Supervisor("web-sockets")
         self._seats = 0
         self._untold = 0
         self._tell_next = 0.0
@@ -202,13 +204,13 @@ class HttpSide:
         """The same stream in text messages (decisions C32)."""
         await socket.prepare(request)
         writer = SocketWriter(socket, patience=self._times.write)
-        async with asyncio.TaskGroup() as group:
-            # Answers pings and the close; what the reader says is not looked at.
-            reading = group.create_task(_read_to_the_end(socket))
-            try:
-                await self._stream(request, source, writer)
-            finally:
-                reading.cancel()
+        # Answers pings and the close; what the reader says is not looked at.
+        reading = self._readers.spawn("reader", _read_to_the_end(socket))
+        try:
+            await self._stream(request, source, writer)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
         return socket
 
     async def _stream(self, request: web.Request, source: Streamable, writer: Writer) -> None:
