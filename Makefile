@@ -43,7 +43,7 @@ fmt: $(STAMP) ## format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMP) ## write the generated pages of docs/
+docs: $(STAMP) ## write the generated pages of docs/ and man/
 	$(BIN)/python scripts/generate_config_docs.py
 	$(BIN)/python scripts/generate_metrics_docs.py
 	$(BIN)/python scripts/generate_man_pages.py
