@@ -195,9 +195,7 @@ async def follows(base: str) -> None:
 
 
 async def test_k3_one_unreadable_batch_costs_one(engine, caplog):
-    publisher = KvPublisher()
-    with ExitStack() as stack:
-        stack.callback(publisher.close)
+    with closing(KvPublisher()) as publisher:
         async with (
             running_listener([source(engine, publisher)]) as base,
             subscribed(base, "b") as sub,
@@ -217,9 +215,7 @@ async def test_k3_one_unreadable_batch_costs_one(engine, caplog):
 
 
 async def test_k5_after_a_recovery_the_next_batch_is_no_gap(engine):
-    publisher = KvPublisher()
-    with ExitStack() as stack:
-        stack.callback(publisher.close)
+    with closing(KvPublisher()) as publisher:
         async with (
             running_listener([source(engine, publisher)]) as base,
             subscribed(base, "b") as sub,
