@@ -3,13 +3,15 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import datetime
 
 import aiohttp
 import zmq
 
 from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.attribution_types import AttributionMode
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.chain_stats import ChainLimits, ChainStats, TokenCount
 from continuum_kv_listener.config import (
@@ -20,6 +22,7 @@ from continuum_kv_listener.config import (
     ZmqMode,
 )
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
+from continuum_kv_listener.engine_text import EngineText, LocalText
 from continuum_kv_listener.engine_watch import MetricsPage
 from continuum_kv_listener.families import CustomMarkers, Family
 from continuum_kv_listener.intake import Intake, IntakeSettings
@@ -29,6 +32,8 @@ from continuum_kv_listener.pipeline import OnGap, Pipeline
 from continuum_kv_listener.rank_merge import RankMerge
 from continuum_kv_listener.reannounce import Vouching
 from continuum_kv_listener.replay import ReplayClient, ReplaySettings
+from continuum_kv_listener.request_probe import RequestProbe
+from continuum_kv_listener.salt_reader import SaltReader
 from continuum_kv_listener.serve_sse import HttpSide, ServeTimes
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
@@ -36,7 +41,11 @@ from continuum_kv_listener.sources.readable import Socket
 from continuum_kv_listener.sources.zmq_source import Admission, ZmqEndpointSettings, ZmqSource
 from continuum_kv_listener.sources_page import page
 from continuum_kv_listener.stream import EventStream
+from continuum_kv_listener.teacher import Teacher
+from continuum_kv_listener.template_limits import TemplateLimit
+from continuum_kv_listener.trtllm_wiring import trtllm_parts
 from continuum_shared.backoff import Backoff
+from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.metrics import Metrics
 from continuum_shared.tasks import Supervisor
 
@@ -65,6 +74,7 @@ class Listener:
         self.metrics = Metrics()
         self.families = ListenerMetrics(self.metrics)
         self.runners: dict[str, SourceRunner] = {}
+        self._salts: dict[str, SaltReader] = {}
         self._world = world
         crashes = self.families.crashes.child()
         self._supervisor = Supervisor("listener", on_crash=lambda _: crashes.inc())
@@ -76,11 +86,12 @@ class Listener:
             trust_env=False,
         )
         self.families.watch_sizes(self._stats)
+        self.families.watch_attribution(self._attribution)
 
     async def start(self) -> None:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
-        for source in self.config.sources:
+        for source in self.config.active_sources:
             self.runners[source.backend_name] = await self._runner(source)
         for runner in self.runners.values():
             runner.start(self._supervisor)
@@ -114,27 +125,37 @@ class Listener:
     def _stats(self) -> list[tuple[str, ChainStats]]:
         return [(name, runner.stats) for name, runner in self.runners.items()]
 
+    def _attribution(self) -> list[tuple[str, Collection[TemplateLimit], int]]:
+        return [
+            (name, runner.parts.judge.state.limits, self._salts[name].verified_total)
+            for name, runner in self.runners.items()
+        ]
+
     async def _runner(self, source: SourceConfig) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
         metrics = self.families.intake(name)
+        salts = self._salts[name] = salt_reader(source, config)
+        if source.polled:
+            return self._polled(source, salts)
         client = EngineClient(self._session, engine_endpoints(source), model=source.models[0])
-        judge = Attributor(
+        trackers = [self._tracker(source, salts) for _ in range(source.dp_size)]
+        judge = attributor(
+            source,
             client,
-            models=source.models,
-            max_prefix_length=source.max_prefix_length,
-            prompt_format=prompt_format(source.prompt_format),
-            rng=world.rng,
+            world,
+            salts=salts,
+            wanted=lambda: any(tracker.stats.pending > 0 for tracker in trackers),
         )
         pipelines = [
             Pipeline(
                 engine=source.engine.value,
-                tracker=self._tracker(source),
+                tracker=tracker,
                 metrics=metrics,
                 clock=world.clock,
                 on_restart=judge.engine_restarted,
                 on_gap=OnGap(source.on_gap.value),
             )
-            for _ in range(source.dp_size)
+            for tracker in trackers
         ]
         merge = RankMerge(pipelines) if source.dp_size > 1 else None
         stream = EventStream(
@@ -160,14 +181,31 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=MetricsPage(self._session, str(source.endpoints.metrics)),
+            vitals=self._vitals(source),
             metrics=metrics,
         )
         return SourceRunner(
             parts, reannounce_interval=config.reannounce_interval, clock=world.clock
         )
 
-    def _tracker(self, source: SourceConfig) -> ChainTracker:
+    def _polled(self, source: SourceConfig, salts: SaltReader) -> SourceRunner:
+        parts = trtllm_parts(
+            source,
+            self.config,
+            session=self._session,
+            families=self.families,
+            salts=salts,
+            clock=self._world.clock,
+            rng=self._world.rng,
+        )
+        interval = self.config.reannounce_interval
+        return SourceRunner(parts, reannounce_interval=interval, clock=self._world.clock)
+
+    def _vitals(self, source: SourceConfig) -> MetricsPage | None:
+        urls = source.endpoints
+        return None if urls is None else MetricsPage(self._session, str(urls.metrics))
+
+    def _tracker(self, source: SourceConfig, salts: SaltReader) -> ChainTracker:
         config = self.config
         return ChainTracker(
             ChainLimits(
@@ -176,6 +214,7 @@ class Listener:
                 max_retained_tokens=config.max_retained_tokens,
             ),
             token_count=TokenCount(source.token_count.value),
+            verify_salt=salts,
             doubt_seconds=TTL_INTERVALS * config.reannounce_interval,
         )
 
@@ -207,13 +246,13 @@ class Listener:
     async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
         admission = None
         if source.mode is ZmqMode.BIND:
-            local = bool(source.zmq_endpoint.ipc_path)
+            local = bool(source.published_at.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
         settings = ZmqEndpointSettings(
             # names the admission rule, so each rank needs its own
             name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
-            endpoint=str(source.zmq_endpoint.of_rank(rank)),
+            endpoint=str(source.published_at.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,
             rank=rank,
@@ -244,9 +283,67 @@ class Listener:
 def engine_endpoints(source: SourceConfig) -> EngineEndpoints:
     """The engine's URLs as text (J16)."""
     urls = source.endpoints
+    if urls is None:
+        return EngineEndpoints()
     return EngineEndpoints(
-        detokenize=str(urls.detokenize), tokenize=str(urls.tokenize), health=str(urls.health)
+        detokenize=str(urls.detokenize),
+        tokenize=str(urls.tokenize),
+        health=str(urls.health),
+        chat=str(urls.chat),
     )
+
+
+def salt_reader(source: SourceConfig, config: ListenerConfig) -> SaltReader:
+    """What reads the salts of one source; without salt echo no salt is good."""
+    section = config.salt_echo
+    verifier = SaltVerifier(section.secrets, backend=source.backend_name, scope=section.scope)
+    return SaltReader(verifier, models=source.models, expected=section.enabled)
+
+
+def attributor(
+    source: SourceConfig,
+    client: EngineClient,
+    world: World,
+    *,
+    salts: SaltReader | None = None,
+    wanted: Callable[[], bool] = lambda: True,
+) -> Attributor:
+    """The attributor of one source with the ways that its configuration opens (decisions C22).
+
+    Raises ``TokenizerFileError``.
+    """
+    text: EngineText = client
+    ways: list[tuple[AttributionMode, EngineText]] = []
+    local = _tokenizer(source, world)
+    if local is not None:
+        text = LocalText(client, local)
+    if source.endpoints is not None:
+        ways.append((AttributionMode.PROBE, text))
+    if local is not None:
+        ways.append((AttributionMode.TOKENIZER, local))
+    request = RequestProbe(client, rng=world.rng) if source.calibrate_by_request else None
+    return Attributor(
+        text,
+        Teacher(ways, rng=world.rng, request=request),
+        models=source.models,
+        max_prefix_length=source.max_prefix_length,
+        prompt_format=prompt_format(source.prompt_format),
+        request=request,
+        salts=salts,
+        wanted=wanted,
+        rng=world.rng,
+    )
+
+
+def _tokenizer(source: SourceConfig, world: World) -> EngineText | None:
+    if source.tokenizer is None:
+        return None
+    from continuum_kv_listener.local_tokenizer import LocalTokenizer
+
+    def strftime(form: str) -> str:
+        return datetime.fromtimestamp(world.wall()).strftime(form)  # noqa: DTZ006  as engines do
+
+    return LocalTokenizer(source.tokenizer, strftime=strftime)
 
 
 def prompt_format(section: PromptFormatConfig) -> Family | CustomMarkers | None:

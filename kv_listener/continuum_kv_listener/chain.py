@@ -30,14 +30,14 @@ from continuum_kv_listener.inquiry import question
 from continuum_kv_listener.prefix_ledger import PrefixLedger
 from continuum_kv_listener.residency import copies
 from continuum_kv_listener.scope import Head, Kind, Scope
+from continuum_shared.cache_salt import is_router_salt
 from continuum_shared.kv_event import KvEvent
 from continuum_shared.prefix_key import PrefixKey
 
-VerifySalt = Callable[[str], tuple[PrefixKey, ...] | None]
-"""Reads a router-issued salt: the keys it vouches for, or None when it does not verify (C24)."""
+VerifySalt = Callable[[str, str | None], tuple[PrefixKey, ...] | None]
+"""Reads a router-issued salt of a chain with this adapter's name: the keys it vouches for, or None
+when it does not verify (C24)."""
 
-SALT_FORM = "cr1."
-"""How every salt that a router issued begins (C24)."""
 MAX_OTHER_GROUPS = 64
 """How many cache groups without full attention are remembered by number (C19)."""
 
@@ -280,24 +280,28 @@ class ChainTracker:
         extras: list[object] = [event.cache_salt] if event.cache_salt else []
         if root and event.extra_keys:
             extras.extend(value for value in event.extra_keys[0] or () if value != event.lora_name)
-        for value in extras:
-            if self._verify_salt is None or not _is_salt(value):
-                return _FOREIGN, (DropReason.FOREIGN_SALT,)
         if not extras:
             if root:
                 return _open(event.lora_name), _NOTHING
             return _orphan(event.lora_name), _NOTHING
-        keys = self._verified(extras)
+        salts = [value for value in extras if is_router_salt(value)]
+        if not salts or self._verify_salt is None:
+            return _FOREIGN, (DropReason.FOREIGN_SALT,)
+        # Beside a good salt a media hash says nothing that the key does not (C25, A3).
+        keys = self._verified(salts, event.lora_name)
         if keys is None:
             return _BAD_SALT, (DropReason.BAD_SALT,)
         head_end = _block_ends(event)[0][0]
         heads = tuple(Head(0, head_end) for _ in keys)
         return Scope(Kind.SETTLED, keys=keys, heads=heads, lora_name=event.lora_name), _NOTHING
 
-    def _verified(self, salts: Sequence[object]) -> tuple[PrefixKey, ...] | None:
+    def _verified(
+        self, salts: Sequence[object], lora_name: str | None
+    ) -> tuple[PrefixKey, ...] | None:
         found: dict[PrefixKey, None] = {}
         for salt in salts:
-            keys = self._verify_salt(salt) if self._verify_salt and isinstance(salt, str) else None
+            verify = self._verify_salt
+            keys = verify(salt, lora_name) if verify and isinstance(salt, str) else None
             if keys is None:
                 return None
             found.update(dict.fromkeys(keys))
@@ -352,10 +356,6 @@ def _open(lora_name: str | None) -> Scope:
 
 def _orphan(lora_name: str | None) -> Scope:
     return Scope(Kind.ORPHAN, lora_name=lora_name, reason=Unattributed.UNKNOWN_PARENT)
-
-
-def _is_salt(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(SALT_FORM)
 
 
 def _keys(group: int, hashes: Sequence[BlockHash]) -> Sequence[NodeKey]:

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from continuum_kv_listener.config_checks import CHECKS
+from continuum_kv_listener.trtllm_checks import TRTLLM_CHECKS
 from continuum_shared.config.addresses import is_host_name
 from continuum_shared.config.bad_value import BadValue
 from continuum_shared.config.decode import decode
@@ -31,12 +32,14 @@ from continuum_shared.config.kinds import (
 )
 from continuum_shared.config.logging_section import LoggingConfig
 from continuum_shared.config.report import ConfigError, Report
+from continuum_shared.config.salt_echo import SaltEchoConfig
 from continuum_shared.config.source import load_file, load_text
 
 
 class EngineKind(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
+    TRTLLM = "trtllm"
 
 
 class ZmqMode(StrEnum):
@@ -145,6 +148,7 @@ class EngineEndpoints:
     tokenize: HttpEndpoint
     health: HttpEndpoint
     metrics: HttpEndpoint
+    chat: HttpEndpoint
 
 
 class SourceConfig(SectionModel):
@@ -158,21 +162,19 @@ class SourceConfig(SectionModel):
         "model": ["-"],
     }
     later: ClassVar[Mapping[str, str]] = not_yet(
-        "calibrate_by_request",
         "discover",
-        "poll_interval_ms",
-        "tokenizer",
-        "trtllm_endpoint",
     )
 
     backend_name: SourceName = Field(
         description="The router's name of this backend; the stream is `/events/NAME`."
     )
-    engine: Annotated[EngineKind, choice(EngineKind, later=("trtllm",))] = Field(
+    engine: Annotated[EngineKind, choice(EngineKind)] = Field(
         EngineKind.VLLM, description="What kind of engine it is."
     )
-    zmq_endpoint: ZmqEndpoint = Field(
-        description="Where the engine publishes: `tcp://HOST:PORT`, `tcp://*:PORT` or `ipc://PATH`."
+    zmq_endpoint: ZmqEndpoint | None = Field(
+        None,
+        description="Where the engine publishes: `tcp://HOST:PORT`, `tcp://*:PORT` or "
+        "`ipc://PATH`. Required, but not for trtllm.",
     )
     zmq_mode: Annotated[ZmqMode | None, choice(ZmqMode)] = Field(
         None,
@@ -184,6 +186,14 @@ class SourceConfig(SectionModel):
     )
     zmq_topic: Annotated[str, StringConstraints(max_length=256)] = Field(
         "", description="Only messages whose topic begins so. Empty = all."
+    )
+    trtllm_endpoint: HttpEndpoint | None = Field(
+        None,
+        description="trtllm only: URL of trtllm-serve's `/kv_cache_events`. Each answer drains the "
+        "engine's buffer, so nobody else may read it.",
+    )
+    poll_interval_ms: Int = Field(
+        500, ge=10, le=60_000, description="trtllm only: how often the events are asked for."
     )
     engine_url: HttpEndpoint | None = Field(
         None, description="Base URL of the engine's HTTP side; the endpoints below follow from it."
@@ -207,6 +217,17 @@ class SourceConfig(SectionModel):
         default_factory=PromptFormatConfig,
         description="`auto`, a family (chatml, llama3, mistral, gemma, deepseek, harmony) or "
         "`{custom: {system_start, system_end, first_user_start}}`.",
+    )
+    tokenizer: Text | None = Field(
+        None,
+        description="Folder with the model's `tokenizer.json` and chat template, used instead of "
+        "/detokenize and, where the engine renders no chats, to learn the template. Needs the "
+        "extra `tokenizers`.",
+    )
+    calibrate_by_request: bool = Field(
+        False,
+        description="Where nothing else tells the template, send the engine one real chat of one "
+        "token and read it back from its events.",
     )
     allowed_publishers: tuple[Annotated[str, AfterValidator(_publisher)], ...] = Field(
         (), description="Who may publish: addresses, CIDR blocks, names. Empty = this machine only."
@@ -238,19 +259,39 @@ class SourceConfig(SectionModel):
         return self.model
 
     @property
+    def polled(self) -> bool:
+        """Whether events are asked for over HTTP and not published on ZMQ."""
+        return self.engine is EngineKind.TRTLLM
+
+    @property
+    def published_at(self) -> ZmqEndpoint:
+        """`zmq_endpoint`. Raises ValueError where there is none (a checked ZMQ source has one)."""
+        if self.zmq_endpoint is None:
+            raise ValueError("the source has no zmq_endpoint")
+        return self.zmq_endpoint
+
+    @property
+    def polled_at(self) -> HttpEndpoint:
+        """`trtllm_endpoint`. Raises ValueError where there is none (a checked trtllm source has
+        one)."""
+        if self.trtllm_endpoint is None:
+            raise ValueError("the source has no trtllm_endpoint")
+        return self.trtllm_endpoint
+
+    @property
     def mode(self) -> ZmqMode:
         """What was written, else the rule of decisions C27."""
         if self.zmq_mode is not None:
             return self.zmq_mode
-        return ZmqMode.BIND if self.zmq_endpoint.wildcard else ZmqMode.CONNECT
+        return ZmqMode.BIND if self.published_at.wildcard else ZmqMode.CONNECT
 
     @property
     def binds(self) -> bool:
         return self.mode is ZmqMode.BIND
 
     @property
-    def endpoints(self) -> EngineEndpoints:
-        """Raises ValueError when neither endpoint nor engine_url was given (a checked file has)."""
+    def endpoints(self) -> EngineEndpoints | None:
+        """None when neither an endpoint nor engine_url was given: no text is asked of it then."""
         base = self.engine_url
         if base is not None:
             path = base.target.rstrip("/")
@@ -259,14 +300,21 @@ class SourceConfig(SectionModel):
             )
         detokenize = self.detokenize_endpoint or base
         if detokenize is None:
-            raise ValueError("neither detokenize_endpoint nor engine_url is set")
+            return None
         beside = base or detokenize
         return EngineEndpoints(
             detokenize=detokenize,
             tokenize=self.tokenize_endpoint or detokenize.sibling("tokenize"),
             health=beside.sibling("health"),
             metrics=beside.sibling("metrics"),
+            chat=beside.sibling("v1/chat/completions"),
         )
+
+
+class ListenerSaltEcho(SaltEchoConfig):
+    """Read the router's `cache_salt` out of the engines' events: docs/attribution.md."""
+
+    reload: ClassVar[Reload] = Reload.RESTART
 
 
 class ListenerConfig(SectionModel):
@@ -274,7 +322,7 @@ class ListenerConfig(SectionModel):
 
     reload: ClassVar[Reload] = Reload.RESTART
     later: ClassVar[Mapping[str, str]] = not_yet(
-        "auth_token_env", "salt_echo", "tls", event_bus="the router reads /events/{backend}"
+        "auth_token_env", "tls", event_bus="the router reads /events/{backend}"
     )
 
     listen: ListenAddress = Field(
@@ -282,6 +330,7 @@ class ListenerConfig(SectionModel):
         description="`HOST:PORT` or `unix:/path` of the streams, /health, /metrics and /sources.",
     )
     sources: tuple[SourceConfig, ...] = Field(())
+    salt_echo: ListenerSaltEcho = Field(default_factory=ListenerSaltEcho)
     max_chain_tokens: Int = Field(
         16_384, ge=16, le=10_000_000, description="Longest chain that is followed, in tokens."
     )
@@ -302,10 +351,18 @@ class ListenerConfig(SectionModel):
     )
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
 
+    @property
+    def active_sources(self) -> tuple[SourceConfig, ...]:
+        """Those that are run: a backend with a ZMQ source needs no native one beside it (S0)."""
+        published = {each.backend_name for each in self.sources if not each.polled}
+        return tuple(
+            each for each in self.sources if not (each.polled and each.backend_name in published)
+        )
+
 
 def load_config(path: str, env: Mapping[str, str]) -> tuple[ListenerConfig, Report]:
     """Read a file. The report holds the warnings; any error raises ConfigError with all of them."""
-    config, report = decode(ListenerConfig, load_file(path, env=env), CHECKS)
+    config, report = decode(ListenerConfig, load_file(path, env=env), (*CHECKS, *TRTLLM_CHECKS))
     if config is None:
         raise ConfigError(report)
     return config, report
@@ -315,4 +372,4 @@ def parse_config(
     text: str, *, path: str, env: Mapping[str, str]
 ) -> tuple[ListenerConfig | None, Report]:
     """Like `load_config` for text at hand, without raising: None when there is any error."""
-    return decode(ListenerConfig, load_text(text, path=path, env=env), CHECKS)
+    return decode(ListenerConfig, load_text(text, path=path, env=env), (*CHECKS, *TRTLLM_CHECKS))

@@ -4,7 +4,7 @@ Families are made once by the wiring; each source binds its children once, so th
 is one addition. Sizes of the block graph are read at scrape time.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from continuum_kv_listener.chain_stats import ChainStats, Unattributed
@@ -12,9 +12,11 @@ from continuum_kv_listener.engine_events import (
     Cleared,
     DropReason,
     EngineEvent,
+    Moved,
     Removed,
     Stored,
 )
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.kv_event import KvAction
 from continuum_shared.metrics import Metrics
 
@@ -25,6 +27,8 @@ class EventType(StrEnum):
     STORED = "stored"
     REMOVED = "removed"
     CLEARED = "cleared"
+    MOVED = "moved"
+    """To another level (TensorRT-LLM)."""
 
 
 class ReplayResult(StrEnum):
@@ -34,6 +38,20 @@ class ReplayResult(StrEnum):
     NO_ANSWER = "no_answer"
     CUT_SHORT = "cut_short"
     BAD_ENDPOINT = "bad_endpoint"
+
+
+class PollResult(StrEnum):
+    """How a request for a TensorRT-LLM engine's events ended."""
+
+    EVENTS = "events"
+    EMPTY = "empty"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    REDIRECT = "redirect"
+    REFUSED = "refused"
+    CUT_SHORT = "cut_short"
+    BAD_ANSWER = "bad_answer"
+    TOO_LARGE = "too_large"
 
 
 class QuestionResult(StrEnum):
@@ -59,12 +77,15 @@ class StreamEnd(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-EVENT_TYPES: dict[type[EngineEvent], EventType] = {
+EVENT_TYPES: dict[type[EngineEvent | Moved], EventType] = {
     Stored: EventType.STORED,
     Removed: EventType.REMOVED,
     Cleared: EventType.CLEARED,
+    Moved: EventType.MOVED,
 }
 
+ReadAttribution = Callable[[], Iterable[tuple[str, Collection[TemplateLimit], int]]]
+"""Source names with the limits of their templates and how many salts have verified."""
 ReadStats = Callable[[], Iterable[tuple[str, ChainStats]]]
 """Source names with the present counts of their block graphs."""
 
@@ -96,6 +117,11 @@ class ListenerMetrics:
         )
         self.replays = metrics.counter(
             f"{pre}replays_total", "Replay requests.", {"source": None, "result": ReplayResult}
+        )
+        self.polls = metrics.counter(
+            f"{pre}polls_total",
+            "Requests for a TensorRT-LLM engine's events.",
+            {"source": None, "result": PollResult},
         )
         self.connected = metrics.gauge(
             f"{pre}connected", "Publishers connected: 1, or dp_size, when all is well.", source
@@ -132,9 +158,33 @@ class ListenerMetrics:
         """The children that the intake of one source counts on."""
         return IntakeMetrics(self, source)
 
+    def polls_of(self, source: str) -> "PollMetrics":
+        """The children of one TensorRT-LLM source's poller."""
+        return PollMetrics(self, source)
+
     def stream(self, source: str) -> "StreamMetrics":
         """The children of one source's event stream."""
         return StreamMetrics(self, source)
+
+    def watch_attribution(self, read: ReadAttribution) -> None:
+        """Register what is read from the attributors at scrape time."""
+        self.metrics.gauge_fn(
+            "continuum_listener_template_limits",
+            "1 for each kind of prompt that the source's chat template keeps from being "
+            "attributed.",
+            ("source", "limit"),
+            lambda: [
+                ((source, limit.value), float(limit in limits))
+                for source, limits, _ in read()
+                for limit in TemplateLimit
+            ],
+        )
+        self.metrics.counter_fn(
+            "continuum_listener_verified_salts_total",
+            "Chains attributed by a router's salt, without asking for their text.",
+            ("source",),
+            lambda: [((source,), float(salts)) for source, _, salts in read()],
+        )
 
     def watch_sizes(self, read: ReadStats) -> None:
         """Register what is read from the block graphs at scrape time."""
@@ -217,13 +267,24 @@ class IntakeMetrics:
         """One replay request ended."""
         self._replays[result].value += 1
 
-    def applied(self, event: EngineEvent) -> None:
+    def applied(self, event: EngineEvent | Moved) -> None:
         """An engine event, or several that were read as one, was applied."""
         self._events[type(event)].value += event.merged if isinstance(event, Removed) else 1
 
     def asked(self, result: QuestionResult) -> None:
         """One question ended."""
         self._questions[result].value += 1
+
+
+class PollMetrics:
+    """One TensorRT-LLM source's requests."""
+
+    def __init__(self, families: ListenerMetrics, source: str) -> None:
+        self._polls = {r: families.polls.child(source, r) for r in PollResult}
+
+    def polled(self, result: PollResult) -> None:
+        """One request ended."""
+        self._polls[result].value += 1
 
 
 class StreamMetrics:

@@ -17,9 +17,14 @@ import aiohttp
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
+from continuum_router.backends.breaker import BreakerRules
+from continuum_router.backends.conditions import ConditionRules
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
+from continuum_router.backends.health import HealthRules
+from continuum_router.backends.health_watch import HealthMetrics, HealthWatch
 from continuum_router.backends.pool import Backend, Pool
+from continuum_router.backends.probe_plan import plan_for
 from continuum_router.config.backends import BackendConfig, Replay
 from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
 from continuum_router.config.root import Config
@@ -39,6 +44,7 @@ from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
+from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
 from continuum_router.routing.response_homes import ResponseHomes
@@ -49,9 +55,11 @@ from continuum_router.upstream.attempt import Dispatcher
 from continuum_router.upstream.call_limits import base_limits, model_limits
 from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
 from continuum_router.upstream.pool import UpstreamPool
+from continuum_router.upstream.prewarm import prewarm
 from continuum_router.upstream.retry import RetryPolicy
 from continuum_router.upstream.retry_budget import BudgetRules
 from continuum_shared.backoff import Backoff
+from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.metrics import Metrics
 from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
@@ -74,6 +82,7 @@ class State:
     lookup: IndexLookup | None
     scorer: KvScorer | None
     catalog: Catalog
+    health: HealthWatch
     homes: ResponseHomes = field(default_factory=ResponseHomes)
     round_robin: RoundRobin = field(default_factory=RoundRobin)
     event_session: aiohttp.ClientSession | None = None
@@ -102,8 +111,12 @@ def build_state(config: Config) -> State:
     kv, index_on = _index(config.kv_cache_index), config.kv_cache_index.enabled
     if index_on:
         expose(kv, metrics)
+    fleet = Fleet(metrics, (backend.name for backend in config.backends), clock=time.monotonic)
+    fleet.conditions.adopt(condition_rules(config))
+    fleet.conditions.reconcile((backend.name, backend.enabled) for backend in config.backends)
+    supervisor = Supervisor("router", on_crash=lambda _name: crashes.inc())
     dispatch = DispatchState(
-        fleet=Fleet(metrics, (backend.name for backend in config.backends)),
+        fleet=fleet,
         transport=upstream,
         routing_metrics=RoutingMetrics(metrics),
         metrics=DispatchMetrics(metrics),
@@ -119,13 +132,19 @@ def build_state(config: Config) -> State:
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
         consumer_metrics=ConsumerMetrics(metrics) if index_on else None,
         active=active,
-        supervisor=Supervisor("router", on_crash=lambda _name: crashes.inc()),
+        supervisor=supervisor,
         dispatch=dispatch,
         upstream=upstream,
         kv=kv,
         lookup=IndexLookup(kv, metrics, clock=time.monotonic) if index_on else None,
         scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+        health=HealthWatch(
+            fleet.conditions,
+            supervisor,
+            HealthMetrics(metrics, fleet.conditions),
+            rng=random.Random(),
+        ),
     )
 
 
@@ -146,7 +165,11 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             scorer=state.scorer if config.prefix_routing.enabled else None,
             success_rate=state.dispatch.fleet.success_rate,
         ),
-        preparer=Preparer(backends, rewrite_response_model=config.server.rewrite_response_model),
+        preparer=Preparer(
+            backends,
+            rewrite_response_model=config.server.rewrite_response_model,
+            salts=_salts(config),
+        ),
         retry=_retry(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
@@ -197,6 +220,24 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
     )
 
 
+async def before_clients(runtime: Runtime, state: State) -> None:
+    """What comes before the first client: connections are warmed and the first probes made (S2)."""
+    section, pool = runtime.current.config.health_checks, runtime.current.dispatcher.pool
+    await prewarm(pool.backends, state.upstream, section.prewarm_timeout)
+    await state.health.first_rounds()
+
+
+async def adopt_health(runtime: Runtime, state: State) -> None:
+    """Let the probes follow the configuration in force."""
+    config, pool = runtime.current.config, runtime.current.dispatcher.pool
+    entries = config.backends if config.health_checks.enabled else ()
+    plans = {
+        entry.name: plan_for(pool.by_name[entry.name], entry.health_check, config.health_checks)
+        for entry in entries
+    }
+    await state.health.adopt(pool.backends, plans)
+
+
 def start_tasks(runtime: Runtime, state: State) -> None:
     """Start what runs beside requests: event consumers, the index's sweep, the model list."""
     config = runtime.current.config
@@ -210,6 +251,7 @@ def start_tasks(runtime: Runtime, state: State) -> None:
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
         )
+    state.health.start()
     state.supervisor.supervise(
         "model-list",
         lambda: state.catalog.keep_fresh(
@@ -222,6 +264,7 @@ def start_tasks(runtime: Runtime, state: State) -> None:
 async def stop_state(state: State) -> None:
     """Stop tasks, then close what they used."""
     await state.supervisor.stop()
+    await state.health.close()
     if state.event_session is not None:
         await state.event_session.close()
         # The session's transports close their sockets in the next turns of the loop.
@@ -260,6 +303,27 @@ def aliases_of(backends: Sequence[Backend]) -> dict[str, str]:
     return {name: real for name, real in found.items() if name != real}
 
 
+def condition_rules(config: Config) -> ConditionRules:
+    """How backends are judged under this configuration."""
+    section = config.health_checks
+    return ConditionRules(
+        health=HealthRules(
+            interval=section.interval,
+            unhealthy_threshold=section.unhealthy_threshold,
+            healthy_threshold=section.healthy_threshold,
+            warmup_check_interval=section.warmup_check_interval,
+            max_warmup_duration=section.max_warmup_duration,
+        ),
+        breaker=BreakerRules(
+            failures=section.breaker.failures,
+            cooldown=section.breaker.cooldown,
+            enabled=section.breaker.enabled,
+        ),
+        probing=section.enabled,
+        last_resort=section.last_resort,
+    )
+
+
 def _index(section: KvCacheIndexConfig) -> KvIndex:
     if not section.enabled:
         return NoKvIndex()
@@ -276,6 +340,13 @@ def _strategy(config: Config, state: State) -> Strategy:
         load_floor=routing.load_floor,
         virtual_nodes=routing.virtual_nodes,
     )
+
+
+def _salts(config: Config) -> SaltStamp | None:
+    section = config.prefix_routing.salt_echo
+    if not section.enabled:
+        return None
+    return SaltStamp(SaltIssuer(section.secrets, section.scope))
 
 
 def _retry(config: Config) -> RetryPolicy:

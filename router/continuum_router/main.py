@@ -11,6 +11,8 @@ from aiohttp import web
 
 from continuum_router.assemble import (
     State,
+    adopt_health,
+    before_clients,
     build_server,
     build_snapshot,
     build_state,
@@ -31,6 +33,7 @@ from continuum_shared.logs import (
     levels_from_env,
     setup_logging,
 )
+from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
 
 log = logging.getLogger("continuum_router.main")
@@ -75,6 +78,10 @@ class Router:
         except TlsFileError as err:
             await stop_state(self.state)
             raise StartFailed(str(err)) from None
+        await adopt_health(self.runtime, self.state)
+        section = self._config.health_checks
+        if section.enabled and section.block_startup:
+            await before_clients(self.runtime, self.state)
         await self._runner.setup()
         self._site = (
             web.UnixSite(self._runner, listen.socket_path, backlog=BACKLOG)
@@ -132,7 +139,8 @@ async def serve(config: Config, report: Report) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    await router.start()
+    if not await _started(router, stop):
+        return
     # What was made so far lives for ever: the collector need not look at it again.
     gc.collect()
     gc.freeze()
@@ -152,6 +160,34 @@ async def serve(config: Config, report: Report) -> None:
     clean = await _first(router.drain, hurry.wait, router)
     await router.stop()
     log.info("Router stopped", extra=fields(clean=clean))
+
+
+async def _started(router: Router, stop: asyncio.Event) -> bool:
+    """Start the router; False when a signal came first: silent backends must not hold it up."""
+    # Of its own: a failing start stops the router's tasks, and must not stop itself with them.
+    tasks = Supervisor("start")
+    starting = tasks.spawn("start", _start(router))
+    stopped = tasks.spawn("stopped", stop.wait())
+    try:
+        await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await tasks.stop()
+    if starting.cancelled():
+        await router.stop()
+        log.info("Stopped before the start was over")
+        return False
+    if (failed := starting.result()) is not None:
+        raise failed
+    return True
+
+
+async def _start(router: Router) -> StartFailed | None:
+    """Start it; what goes wrong is the result, not a crash of the task."""
+    try:
+        await router.start()
+    except StartFailed as failed:
+        return failed
+    return None
 
 
 async def _first(

@@ -18,6 +18,7 @@ from typing import NoReturn, Protocol
 import orjson
 
 from continuum_router.errors import BadRequest
+from continuum_shared.cache_salt import SALT_FORM, is_router_salt
 from continuum_shared.prefix_key import (
     DEFAULT_MAX_PREFIX_LENGTH,
     KeyText,
@@ -30,9 +31,6 @@ from continuum_shared.prefix_key import (
 
 MAX_MODEL_LENGTH = 256
 """Characters of a model name; it is logged, so it is bounded."""
-
-ROUTER_SALT_MARK = "cr1."
-"""Salts of this form are issued by the router alone (decisions C24): a client's is refused."""
 
 JSON_TYPE_NAMES: Mapping[type, str] = {
     dict: "an object",
@@ -354,9 +352,9 @@ def _salt(body: Mapping[str, object]) -> str | None:
             continue
         if type(value) is not str:
             _wrong_type(name, "a string", value)
-        if value.startswith(ROUTER_SALT_MARK):
+        if is_router_salt(value):
             raise BadRequest(
-                f"Invalid '{name}': values that begin with '{ROUTER_SALT_MARK}' are reserved.",
+                f"Invalid '{name}': values that begin with '{SALT_FORM}' are reserved.",
                 param=name,
                 code="reserved_salt",
             )

@@ -88,7 +88,7 @@ async def standing_still(read: Callable[[], int], seconds: float = 0.4) -> int:
 def _config(url: str, more: str = "") -> str:
     return (
         f"backends: [{{name: b1, url: '{url}', models: [m]}}]\n"
-        f"server: {{listen: '127.0.0.1:0'{more}}}\n"
+        f"server: {{listen: '127.0.0.1:0'{more}}}\nhealth_checks: {{enabled: false}}\n"
     )
 
 

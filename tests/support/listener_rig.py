@@ -20,21 +20,29 @@ QUICK = ServeTimes(heartbeat=0.2, settle=2.0, write=5.0)
 
 
 def listener_daemon(
-    sources: list[Mapping[str, object]], *, times: ServeTimes = QUICK, **top: object
+    sources: list[Mapping[str, object]],
+    *,
+    times: ServeTimes = QUICK,
+    env: Mapping[str, str] | None = None,
+    **top: object,
 ) -> Daemon:
     """A daemon on a free port from plain data, by way of the configuration reader."""
     text = yaml.safe_dump({"listen": "127.0.0.1:0", "sources": [dict(s) for s in sources], **top})
-    config, report = parse_config(text, path="listener.yaml", env={})
+    config, report = parse_config(text, path="listener.yaml", env=env or {})
     assert config is not None, str(report)
     return Daemon(config, World(rng=random.Random()), times=times)
 
 
 @asynccontextmanager
 async def running_listener(
-    sources: list[Mapping[str, object]], *, times: ServeTimes = QUICK, **top: object
+    sources: list[Mapping[str, object]],
+    *,
+    times: ServeTimes = QUICK,
+    env: Mapping[str, str] | None = None,
+    **top: object,
 ) -> AsyncIterator[str]:
     """Run a listener; gives its base URL."""
-    daemon = listener_daemon(sources, times=times, **top)
+    daemon = listener_daemon(sources, times=times, env=env, **top)
     await daemon.start()
     try:
         yield f"http://{daemon.address}"

@@ -6,10 +6,12 @@ without an await, so every read is of one moment. The prefix bound, the KV score
 the admin pages read the same counters (decisions A10: load is per backend, all models together).
 """
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
 
+from continuum_router.backends.conditions import Conditions
 from continuum_shared.metrics import Metrics
 
 WINDOW = 100
@@ -66,19 +68,21 @@ class Lease:
     lead a count below zero or leave one behind (user reports R2, R9).
     """
 
-    __slots__ = ("_active", "_by_prefix", "_fleet", "name")
+    __slots__ = ("_active", "_by_prefix", "_fleet", "_trial", "name")
 
     def __init__(self, fleet: "Fleet", name: str, by_prefix: bool) -> None:
         self.name = name
         self._fleet = fleet
         self._by_prefix = by_prefix
         self._active = False
+        self._trial = False
 
     def begin(self) -> "Lease":
         """Count the attempt up, unless it is counted already."""
         if not self._active:
             self._active = True
             self._fleet._up(self.name, self._by_prefix)
+            self._trial = self._fleet.conditions.begin(self.name)
         return self
 
     def end(self) -> None:
@@ -86,6 +90,8 @@ class Lease:
         if self._active:
             self._active = False
             self._fleet._down(self.name, self._by_prefix)
+            if self._trial:
+                self._fleet.conditions.release(self.name)
 
     def __enter__(self) -> "Lease":
         return self.begin()
@@ -103,10 +109,18 @@ class Fleet:
     """Live state of all backends.
 
     ``loads`` is a live read-only view, attempts in flight by backend name; a backend that left the
-    configuration stays in it until its last lease ends.
+    configuration stays in it until its last lease ends. ``conditions`` say who may be sent to;
+    what requests show goes there too. ``clock`` is monotonic seconds.
     """
 
-    def __init__(self, metrics: Metrics, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        names: Iterable[str] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.conditions = Conditions(clock)
         self._live: dict[str, _Live] = {}
         self._loads: dict[str, int] = {}
         self._by_prefix: dict[str, int] = {}
@@ -148,11 +162,16 @@ class Fleet:
         return Lease(self, name, by_prefix)
 
     def record(self, name: str, result: AttemptResult) -> None:
-        """Note how an attempt ended. Only the backend's own doing moves its rate (C7)."""
+        """Note how an attempt ended. Only the backend's own doing moves its rate (C7), and its
+        breaker: a client's mistakes and "full" are neutral (user reports R7, R8)."""
         outcome = _OUTCOME.get(result)
         live = self._live.get(name)
         if outcome is not None and live is not None:
             live.success += _ALPHA * (outcome - live.success)
+        if result is AttemptResult.OK:
+            self.conditions.served(name)
+        elif result is AttemptResult.FAILED:
+            self.conditions.failed(name)
 
     def success_rate(self, name: str) -> float:
         """Moving average of the last 100 outcomes, 0 to 1; 1 when there is none (decisions C7)."""

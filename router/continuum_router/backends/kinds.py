@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from continuum_router.config.backends import BackendType
-from continuum_router.config.management import SGLANG_MANAGEMENT, VLLM_MANAGEMENT
+from continuum_router.config.management import (
+    SGLANG_MANAGEMENT,
+    TRTLLM_MANAGEMENT,
+    VLLM_MANAGEMENT,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,8 @@ class Kind:
     ``models_path`` answers the model list. ``auth_header`` and ``auth_prefix`` carry an API key
     (H12). ``publishes_events`` says whether an engine of this type can feed the KV index.
     ``management`` are the paths of this engine that are never passed on (decisions J20).
+    ``key_proof``: on which hosts a good answer of the first health path proves the API key, none
+    named meaning on any; ``None`` when it proves nothing (S2 "catalogue-sized fallbacks").
     """
 
     health_paths: tuple[str, ...]
@@ -28,6 +34,7 @@ class Kind:
     auth_prefix: str
     publishes_events: bool
     management: frozenset[str]
+    key_proof: frozenset[str] | None = None
 
 
 _OPENAI_LIKE = Kind(
@@ -43,10 +50,11 @@ KINDS: Mapping[BackendType, Kind] = MappingProxyType(
     {
         BackendType.VLLM: _OPENAI_LIKE,
         BackendType.SGLANG: replace(_OPENAI_LIKE, management=SGLANG_MANAGEMENT),
+        BackendType.TRTLLM: replace(_OPENAI_LIKE, management=TRTLLM_MANAGEMENT),
         BackendType.GENERIC: replace(
             _OPENAI_LIKE,
             publishes_events=False,
-            management=VLLM_MANAGEMENT | SGLANG_MANAGEMENT,
+            management=VLLM_MANAGEMENT | SGLANG_MANAGEMENT | TRTLLM_MANAGEMENT,
         ),
     }
 )

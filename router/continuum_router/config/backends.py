@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from continuum_router.config.health_checks import BackendHealthCheck
 from continuum_shared.config.bad_value import BadValue, echo
 from continuum_shared.config.kinds import (
     BackendUrl,
@@ -36,7 +37,6 @@ _OWN_HEADERS = frozenset(
     }
 )
 _LATER_TYPES = (
-    "trtllm",
     "llamacpp",
     "ollama",
     "openai",
@@ -49,7 +49,12 @@ _LATER_TYPES = (
 class BackendType(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
+    TRTLLM = "trtllm"
     GENERIC = "generic"
+
+
+SALTED_TYPES = frozenset({BackendType.VLLM, BackendType.SGLANG, BackendType.TRTLLM})
+"""Engines that take `cache_salt` and repeat it in their events (decisions C24)."""
 
 
 class Replay(StrEnum):
@@ -130,7 +135,6 @@ class BackendConfig(SectionModel):
     stand_ins: ClassVar[Mapping[str, object]] = {"name": "-", "url": "http://backend.invalid"}
     later: ClassVar[Mapping[str, str]] = not_yet(
         "anthropic_auto_cache_control",
-        "health_check",
         "scrape_metrics",
     )
 
@@ -173,6 +177,9 @@ class BackendConfig(SectionModel):
     enabled: bool = Field(True, description="`false` takes it out without removing it.")
     internal: bool = Field(
         False, description="`true`: not offered to clients, not counted by /health/ready."
+    )
+    health_check: BackendHealthCheck | None = Field(
+        None, description="Probe it in another way than its type is probed."
     )
     replay: Annotated[Replay, choice(Replay)] = Field(
         Replay.ENABLED,

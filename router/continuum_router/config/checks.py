@@ -9,12 +9,14 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from continuum_router.config.backends import SALTED_TYPES
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig
 from continuum_router.config.routing import StrategyName
 from continuum_router.config.timeout_checks import TIMEOUT_CHECKS
 from continuum_shared.config.decode import ANY, Check, Finding, View
 from continuum_shared.config.kinds import format_duration
 from continuum_shared.config.report import Path, Severity
+from continuum_shared.config.salt_echo import salt_echo_findings
 
 if TYPE_CHECKING:
     from continuum_router.config.root import Config
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _NAMES: Path = ("backends", ANY, "name")
 _SOURCES: Path = ("kv_cache_index", "event_sources")
 _SOURCE_NAMES: Path = (*_SOURCES, ANY, "backend_name")
+_SALT_ECHO: Path = ("prefix_routing", "salt_echo")
 _SCORING: Path = ("kv_cache_index", "scoring")
 _KV_ON: Path = ("kv_cache_index", "enabled")
 _PREFIX_ON: Path = ("prefix_routing", "enabled")
@@ -182,6 +185,34 @@ def _fallbacks_lead_somewhere(config: Config, view: View) -> Iterator[Finding]:
                 yield _warn(path, "no backend lists this model", "it will be passed over")
 
 
+def _salt_echo_has_a_secret(config: Config, view: View) -> Iterator[Finding]:
+    yield from salt_echo_findings(config.prefix_routing.salt_echo, _SALT_ECHO, view)
+
+
+def _salts_are_of_use(config: Config, _view: View) -> Iterator[Finding]:
+    if not config.prefix_routing.salt_echo.enabled:
+        return
+    path: Path = (*_SALT_ECHO, "enabled")
+    if not config.prefix_routing.enabled:
+        yield _warn(
+            path,
+            "no request has a prefix key while prefix_routing is off, so none is salted",
+            "set prefix_routing.enabled: true",
+        )
+    elif not config.kv_cache_index.enabled:
+        yield _warn(
+            path,
+            "salts keep prompts apart in the engines' caches, and no index reads them",
+            "set kv_cache_index.enabled: true, or switch salt_echo off",
+        )
+    if not any(backend.type in SALTED_TYPES for backend in config.backends if backend.enabled):
+        yield _warn(
+            path,
+            "no backend takes salts",
+            "set their type: " + ", ".join(sorted(SALTED_TYPES)),
+        )
+
+
 def _one_authorization(config: Config, _view: View) -> Iterator[Finding]:
     for index, backend in enumerate(config.backends):
         scheme, _, name = backend.auth_scheme.partition(":")
@@ -250,6 +281,8 @@ CHECKS: tuple[Check[Config], ...] = (
     Check(_gpu_weight_reaches_threshold, (_SCORING, _KV_ON, _PREFIX_ON)),
     Check(_index_needs_prefix_routing, (_KV_ON, _PREFIX_ON)),
     Check(_index_needs_sources, (_KV_ON, _SOURCES)),
+    Check(_salt_echo_has_a_secret),
+    Check(_salts_are_of_use, (_SALT_ECHO, _PREFIX_ON, _KV_ON, ("backends", ANY, "type"))),
     Check(_load_bound_off, ((*_SCORING, "holder_load_bound"),)),
     *TIMEOUT_CHECKS,
     Check(_retry_delays_in_order, (("retry", "initial_delay"), ("retry", "max_delay"))),

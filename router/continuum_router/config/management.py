@@ -79,7 +79,21 @@ SGLANG_MANAGEMENT = frozenset(
     }
 )
 
-_ALL = {path.lower() for path in VLLM_MANAGEMENT | SGLANG_MANAGEMENT}
+TRTLLM_MANAGEMENT = frozenset(
+    {
+        "/kv_cache_events",
+        "/perf_metrics",
+        "/steady_clock_offset",
+        "/prometheus/metrics",
+        "/release_memory",
+        "/resume_memory",
+        "/update_weights",
+        "/server_info",
+    }
+)
+"""`/kv_cache_events` drains: a stranger who reads it takes the events from the listener."""
+
+_ALL = {path.lower() for path in VLLM_MANAGEMENT | SGLANG_MANAGEMENT | TRTLLM_MANAGEMENT}
 
 
 def is_management(path: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, WithJsonSchema
 
 from continuum_shared.config.kinds import Int, Number, SectionModel, choice, not_yet
+from continuum_shared.config.salt_echo import SaltEchoConfig
 
 
 class StrategyName(StrEnum):
@@ -36,7 +37,6 @@ class PrefixRoutingConfig(SectionModel):
 
     later: ClassVar[Mapping[str, str]] = not_yet(
         "anthropic_cache_control_injection",
-        "salt_echo",
         key_scope="keys are made of the system prompt, else the first message",
     )
 
@@ -63,3 +63,4 @@ class PrefixRoutingConfig(SectionModel):
         le=100_000,
         description="A backend with fewer requests in flight is never over its bound.",
     )
+    salt_echo: SaltEchoConfig = Field(default_factory=SaltEchoConfig)

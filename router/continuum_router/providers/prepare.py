@@ -15,6 +15,7 @@ from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
 from continuum_router.providers.chunked_tail import ChunkedTail, chunk
 from continuum_router.providers.json_scan import splice_model
+from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import ChatRequest, Endpoint
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
@@ -133,9 +134,16 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
 class Preparer:
     """Writes requests for the backends of one configuration. Made once, with the pool."""
 
-    def __init__(self, backends: Iterable[Backend], *, rewrite_response_model: bool = True) -> None:
+    def __init__(
+        self,
+        backends: Iterable[Backend],
+        *,
+        rewrite_response_model: bool = True,
+        salts: SaltStamp | None = None,
+    ) -> None:
         self._texts = {backend.name: _BackendText.of(backend) for backend in backends}
         self._rewrites = rewrite_response_model
+        self._salts = salts
 
     def prepare(
         self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
@@ -148,7 +156,8 @@ class Preparer:
     def prepare_request(
         self, request: ChatRequest, inbound: Inbound, backend: Backend
     ) -> UpstreamRequest:
-        """The same for any request: under an alias the body names the real model (H7, A1)."""
+        """The same for any request: under an alias the body names the real model (H7, A1), and it
+        carries this backend's salt (C24)."""
         upload, model = request.upload, request.model
         body = request.raw
         real = backend.real_name(model)
@@ -159,6 +168,8 @@ class Preparer:
             start, end = upload.model_at
             body = body[:start] + real.encode("utf-8") + body[end:]
             growth = len(body) - len(request.raw)
+        if self._salts is not None and upload is None:
+            body = self._salts.stamp(body, request, backend)
         tail: BodyTail | None = None if upload is None else upload.tail
         if tail is not None and upload is not None:
             if upload.length is None:

@@ -44,6 +44,9 @@ from continuum_shared.logs import fields
 
 log = logging.getLogger("continuum_router.attempt")
 
+NOBODY_FOR = 1.0
+"""Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatcher:
@@ -168,7 +171,7 @@ class _Run:
         ask = Ask(
             model=request.model,
             prefix=request.hash_key,
-            candidates=models.members,
+            candidates=rules.state.fleet.conditions.usable(models.members, self.tried),
             ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
@@ -178,7 +181,7 @@ class _Run:
             ask, holdings=models.holdings, now=rules.state.clock(), tried=avoid
         )
         if choice is None:
-            raise NoBackend
+            raise NoBackend(retry_after=NOBODY_FOR)
         rules.state.routing_metrics.count(choice)
         return choice
 

@@ -90,7 +90,7 @@ def _build(
         _mend(model, data, path)
     for _ in range(_MAX_ROUNDS):
         try:
-            return model.model_validate(data), findings
+            return model.model_validate(data, context=source.env), findings
         except ValidationError as error:
             details = error.errors(include_url=False)
         for detail in details:

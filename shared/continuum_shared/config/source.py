@@ -48,7 +48,11 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file that was read. `data` is None when it could not be read as a mapping at all."""
+    """A file that was read. `data` is None when it could not be read as a mapping at all.
+
+    `env` is the environment it was read in, for keys that name a variable instead of having it
+    expanded into the text.
+    """
 
     file: str
     text: str
@@ -56,6 +60,7 @@ class Source:
     lines: Mapping[Path, int] = field(default_factory=dict)
     scalars: Mapping[Path, Scalar] = field(default_factory=dict)
     problems: tuple[tuple[Path, Problem], ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def line_of(self, path: Path) -> int:
         """The line of a key, or of the nearest thing around it that was written."""
@@ -102,7 +107,7 @@ def load_text(text: str, *, path: str, env: Mapping[str, str]) -> Source:
         line, message, hint = yaml_message(error, text)
         return _unreadable(path, text, line, message, hint)
     if root is None or (isinstance(root, yaml.ScalarNode) and root.value == ""):
-        return Source(file=path, text=text, data={})
+        return Source(file=path, text=text, data={}, env=env)
     if not isinstance(root, yaml.MappingNode):
         return _unreadable(path, text, 1, "the file is not a mapping", "write KEY: VALUE lines")
     reader = _Reader(env)
@@ -114,6 +119,7 @@ def load_text(text: str, *, path: str, env: Mapping[str, str]) -> Source:
         lines=reader.lines,
         scalars=reader.scalars,
         problems=tuple(reader.problems),
+        env=env,
     )
 
 

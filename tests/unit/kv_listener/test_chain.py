@@ -332,7 +332,7 @@ def test_a_salt_named_below_an_unknown_parent_is_foreign_too():
 
 def test_verified_salts_need_no_text():
     """The seam for salt echo (C24, J15): verified, foreign and forged."""
-    tracker = ChainTracker(verify_salt={"cr1.good": (A,)}.get)
+    tracker = ChainTracker(verify_salt=lambda salt, _: (A,) if salt == "cr1.good" else None)
     assert tracker.apply(stored(1, 2, extra_keys=(("cr1.good",), None)), 0.0) == ()
     assert tracker.apply(stored(5, extra_keys=(("cr1.forged",),)), 0.0) == (DropReason.BAD_SALT,)
     assert tracker.apply(stored(6, cache_salt="plain"), 0.0) == (DropReason.FOREIGN_SALT,)

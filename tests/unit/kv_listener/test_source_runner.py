@@ -5,8 +5,13 @@ from array import array
 
 import pytest
 
-from continuum_kv_listener.attribution import AttributionMode, CalibrationState
-from continuum_kv_listener.attribution_types import Completion, PathVerdict, UnattributedReason
+from continuum_kv_listener.attribution import CalibrationState
+from continuum_kv_listener.attribution_types import (
+    AttributionMode,
+    Completion,
+    PathVerdict,
+    UnattributedReason,
+)
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.chain_stats import Unattributed
 from continuum_kv_listener.config import ZmqMode

@@ -22,4 +22,4 @@ def test_a_key_is_sent_as_a_bearer_token():
 
 def test_only_engines_publish_events():
     publishing = {kind for kind, row in KINDS.items() if row.publishes_events}
-    assert publishing == {BackendType.VLLM, BackendType.SGLANG}
+    assert publishing == {BackendType.VLLM, BackendType.SGLANG, BackendType.TRTLLM}

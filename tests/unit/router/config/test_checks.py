@@ -190,3 +190,105 @@ def test_nothing_is_said_about_what_is_in_doubt(text):
 def test_rules_of_backends(entries, said):
     lines = router_lines(f"backends: [{entries}]")
     assert [line.removeprefix("r.yaml:1: ") for line in lines] == said
+
+
+SALTY = (
+    "backends: [{name: a, url: 'http://h:1', type: vllm}]\n"
+    "kv_cache_index: {enabled: true, event_sources: [{backend_name: a, endpoint: 'http://l/e'}]}\n"
+    "prefix_routing:\n  enabled: true\n  salt_echo: "
+)
+LONG = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ("{enabled: false}", []),
+        ("{enabled: false, secret_env: UNSET}", []),
+        ("{enabled: true, secret_env: ONE}", []),
+        ("{enabled: true, secret_env: [TWO, ONE], scope: fleet}", []),
+        (
+            "{enabled: true}",
+            [
+                "5: prefix_routing.salt_echo.enabled: salt echo needs a secret; name an "
+                "environment variable in secret_env"
+            ],
+        ),
+        (
+            "{enabled: true, secret_env: UNSET}",
+            [
+                "5: prefix_routing.salt_echo.secret_env: the environment variable UNSET is not set "
+                "or empty; export it before the start"
+            ],
+        ),
+        (
+            "{enabled: true, secret_env: [ONE, EMPTY]}",
+            [
+                "5: prefix_routing.salt_echo.secret_env[1]: the environment variable EMPTY is not "
+                "set or empty; export it before the start"
+            ],
+        ),
+        (
+            "{enabled: true, secret_env: SHORT}",
+            [
+                "5: warning: prefix_routing.salt_echo.secret_env: the secret in SHORT is short "
+                "enough to be guessed; such as the output of: openssl rand -hex 32"
+            ],
+        ),
+        (
+            "{enabled: true, secret_env: 'not a name, but a secret'}",
+            [
+                "5: prefix_routing.salt_echo.secret_env: must be the name of an environment "
+                "variable; letters, digits and _, not the secret itself"
+            ],
+        ),
+        (
+            "{enabled: true, secret_env: [ONE, ONE]}",
+            ["5: prefix_routing.salt_echo.secret_env[1]: is listed twice; remove one"],
+        ),
+        (
+            "{enabled: true, secret_env: ONE, scope: galaxy}",
+            [
+                '5: prefix_routing.salt_echo.scope: "galaxy" is not a known value; known: '
+                "backend, fleet"
+            ],
+        ),
+    ],
+)
+def test_salt_echo_needs_its_secrets(section, said):
+    env = {"ONE": LONG, "TWO": LONG[::-1], "EMPTY": "", "SHORT": "abc"}
+    assert router_lines(SALTY + section, env) == [f"r.yaml:{line}" for line in said]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            SALTY.replace("enabled: true\n  salt", "enabled: false\n  salt"),
+            [
+                "2: warning: kv_cache_index.enabled: the index is never asked while "
+                "prefix_routing is off; set prefix_routing.enabled: true",
+                "5: warning: prefix_routing.salt_echo.enabled: no request has a prefix key while "
+                "prefix_routing is off, so none is salted; set prefix_routing.enabled: true",
+            ],
+        ),
+        (
+            SALTY.replace("kv_cache_index: {enabled: true", "kv_cache_index: {enabled: false"),
+            [
+                "5: warning: prefix_routing.salt_echo.enabled: salts keep prompts apart in the "
+                "engines' caches, and no index reads them; set kv_cache_index.enabled: true, or "
+                "switch salt_echo off"
+            ],
+        ),
+        (
+            SALTY.replace(", type: vllm", ""),
+            [
+                "5: warning: prefix_routing.salt_echo.enabled: no backend takes salts; set their "
+                "type: sglang, trtllm, vllm"
+            ],
+        ),
+    ],
+)
+def test_salts_nobody_reads_or_takes(text, said):
+    lines = router_lines(text + "{enabled: true, secret_env: ONE}", {"ONE": LONG})
+    assert lines == [f"r.yaml:{line}" for line in said]

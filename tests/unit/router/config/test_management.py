@@ -4,12 +4,13 @@ import pytest
 
 from continuum_router.config.management import (
     SGLANG_MANAGEMENT,
+    TRTLLM_MANAGEMENT,
     VLLM_MANAGEMENT,
     is_management,
 )
 from support.config_files import router_lines
 
-PATHS = sorted(VLLM_MANAGEMENT | SGLANG_MANAGEMENT)
+PATHS = sorted(VLLM_MANAGEMENT | SGLANG_MANAGEMENT | TRTLLM_MANAGEMENT)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -86,6 +86,7 @@ def test_the_router_example_is_good_and_complete():
     data = yaml.safe_load((ROOT / "deploy/config.router.yaml.example").read_text())
     data["timeouts"]["request"]["standard"]["first_byte"] = "30s"  # deprecated: not shown
     data["timeouts"]["request"]["image_generation"]["first_byte"] = "60s"  # deprecated too
+    data["backends"][0]["health_check"]["body"] = None  # only with POST
     data["timeouts"]["health_check"] = {"interval": "30s", "timeout": "10s"}  # deprecated too
     assert _missing(type(config), data) == []
 
