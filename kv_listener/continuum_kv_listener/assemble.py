@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 import aiohttp
 import zmq
@@ -21,6 +22,7 @@ from continuum_kv_listener.config import (
     SourceConfig,
     ZmqMode,
 )
+from continuum_kv_listener.discovery import ask
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
 from continuum_kv_listener.engine_text import EngineText, LocalText
 from continuum_kv_listener.engine_watch import MetricsPage
@@ -35,6 +37,7 @@ from continuum_kv_listener.replay import ReplayClient, ReplaySettings
 from continuum_kv_listener.request_probe import RequestProbe
 from continuum_kv_listener.salt_reader import SaltReader
 from continuum_kv_listener.serve_sse import HttpSide, ServeTimes
+from continuum_kv_listener.source_finder import SourceFinder
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
 from continuum_kv_listener.sources.readable import Socket
@@ -74,6 +77,7 @@ class Listener:
         self.metrics = Metrics()
         self.families = ListenerMetrics(self.metrics)
         self.runners: dict[str, SourceRunner] = {}
+        self._finders: dict[str, SourceFinder] = {}
         self._salts: dict[str, SaltReader] = {}
         self._world = world
         crashes = self.families.crashes.child()
@@ -92,7 +96,10 @@ class Listener:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
         for source in self.config.active_sources:
-            self.runners[source.backend_name] = await self._runner(source)
+            if source.discover is None or source.polled:
+                self.runners[source.backend_name] = await self._runner(source)
+            else:
+                self._seek(source)
         for runner in self.runners.values():
             runner.start(self._supervisor)
 
@@ -103,7 +110,8 @@ class Listener:
     def page(self) -> dict[str, object]:
         """The body of ``/sources``."""
         wall = self._world.wall()
-        return page(runner.facts(wall) for runner in self.runners.values())
+        found = [runner.facts(wall) for runner in self.runners.values()]
+        return page([*found, *(finder.facts() for finder in self._finders.values())])
 
     def end_streams(self) -> None:
         """Close every event stream: the daemon stops."""
@@ -131,7 +139,24 @@ class Listener:
             for name, runner in self.runners.items()
         ]
 
-    async def _runner(self, source: SourceConfig) -> SourceRunner:
+    def _seek(self, source: SourceConfig) -> None:
+        """Ask the engine where it publishes, and run the source when it has said so (C40)."""
+        name, rng = source.backend_name, self._world.rng
+        finder = self._finders[name] = SourceFinder(
+            source,
+            partial(ask, self._session),
+            clock=self._world.clock,
+            backoff=Backoff(1.0, 15.0, rng=rng),
+        )
+
+        async def run() -> None:
+            self.runners[name] = await finder.run(self._runner)
+            del self._finders[name]
+            self.runners[name].start(self._supervisor)
+
+        self._supervisor.supervise(f"{name}:discover", run, Backoff(1.0, 15.0))
+
+    async def _runner(self, source: SourceConfig, notes: tuple[str, ...] = ()) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
         metrics = self.families.intake(name)
         salts = self._salts[name] = salt_reader(source, config)
@@ -183,6 +208,7 @@ class Listener:
             health=client,
             vitals=self._vitals(source),
             metrics=metrics,
+            notes=notes,
         )
         return SourceRunner(
             parts, reannounce_interval=config.reannounce_interval, clock=world.clock

@@ -161,10 +161,6 @@ class SourceConfig(SectionModel):
         "zmq_endpoint": "tcp://127.0.0.1:5557",
         "model": ["-"],
     }
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "discover",
-    )
-
     backend_name: SourceName = Field(
         description="The router's name of this backend; the stream is `/events/NAME`."
     )
@@ -174,7 +170,7 @@ class SourceConfig(SectionModel):
     zmq_endpoint: ZmqEndpoint | None = Field(
         None,
         description="Where the engine publishes: `tcp://HOST:PORT`, `tcp://*:PORT` or "
-        "`ipc://PATH`. Required, but not for trtllm.",
+        "`ipc://PATH`. Required, but not for trtllm or with discover.",
     )
     zmq_mode: Annotated[ZmqMode | None, choice(ZmqMode)] = Field(
         None,
@@ -231,6 +227,12 @@ class SourceConfig(SectionModel):
     )
     allowed_publishers: tuple[Annotated[str, AfterValidator(_publisher)], ...] = Field(
         (), description="Who may publish: addresses, CIDR blocks, names. Empty = this machine only."
+    )
+    discover: HttpEndpoint | None = Field(
+        None,
+        description="The engine's list of its event endpoints (vLLM: `/kv_event_sources`). What is "
+        "not written here is taken from it: zmq_endpoint, zmq_mode, zmq_replay_endpoint, "
+        "zmq_topic, dp_size and the engine's URLs.",
     )
     dp_size: Int = Field(
         1,
@@ -293,7 +295,9 @@ class SourceConfig(SectionModel):
     def endpoints(self) -> EngineEndpoints | None:
         """None when neither an endpoint nor engine_url was given: no text is asked of it then."""
         base = self.engine_url
-        if base is not None:
+        if base is None and self.discover is not None:
+            base = self.discover.sibling("detokenize")
+        elif base is not None:
             path = base.target.rstrip("/")
             base = HttpEndpoint(
                 scheme=base.scheme, host=base.host, port=base.port, target=f"{path}/detokenize"
