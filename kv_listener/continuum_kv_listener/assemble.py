@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 import aiohttp
 import zmq
@@ -22,6 +23,7 @@ from continuum_kv_listener.config import (
     SourceConfig,
     ZmqMode,
 )
+from continuum_kv_listener.discovery import ask
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
 from continuum_kv_listener.engine_text import EngineText, LocalText
 from continuum_kv_listener.engine_watch import MetricsPage
@@ -38,6 +40,7 @@ from continuum_kv_listener.salt_reader import SaltReader
 from continuum_kv_listener.serve_sse import Access, HttpSide, ServeTimes
 from continuum_kv_listener.server_certificate import ServerCertificate
 from continuum_kv_listener.serving_config import token_digests, tokens
+from continuum_kv_listener.source_finder import SourceFinder
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
 from continuum_kv_listener.sources.readable import Socket
@@ -46,6 +49,7 @@ from continuum_kv_listener.sources_page import page
 from continuum_kv_listener.stream import EventStream
 from continuum_kv_listener.teacher import Teacher
 from continuum_kv_listener.template_limits import TemplateLimit
+from continuum_kv_listener.trtllm_wiring import trtllm_parts
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.metrics import Metrics
@@ -77,6 +81,7 @@ class Listener:
         self.metrics = Metrics()
         self.families = ListenerMetrics(self.metrics)
         self.runners: dict[str, SourceRunner] = {}
+        self._finders: dict[str, SourceFinder] = {}
         self._salts: dict[str, SaltReader] = {}
         self._world = world
         crashes = self.families.crashes.child()
@@ -94,8 +99,11 @@ class Listener:
     async def start(self) -> None:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
-        for source in self.config.sources:
-            self.runners[source.backend_name] = await self._runner(source)
+        for source in self.config.active_sources:
+            if source.discover is None or source.polled:
+                self.runners[source.backend_name] = await self._runner(source)
+            else:
+                self._seek(source)
         for runner in self.runners.values():
             runner.start(self._supervisor)
 
@@ -122,7 +130,8 @@ class Listener:
     def page(self) -> dict[str, object]:
         """The body of ``/sources``."""
         wall = self._world.wall()
-        return page(runner.facts(wall) for runner in self.runners.values())
+        found = [runner.facts(wall) for runner in self.runners.values()]
+        return page([*found, *(finder.facts() for finder in self._finders.values())])
 
     def end_streams(self) -> None:
         """Close every event stream: the daemon stops."""
@@ -150,11 +159,30 @@ class Listener:
             for name, runner in self.runners.items()
         ]
 
-    async def _runner(self, source: SourceConfig) -> SourceRunner:
+    def _seek(self, source: SourceConfig) -> None:
+        """Ask the engine where it publishes, and run the source when it has said so (C40)."""
+        name, rng = source.backend_name, self._world.rng
+        finder = self._finders[name] = SourceFinder(
+            source,
+            partial(ask, self._session),
+            clock=self._world.clock,
+            backoff=Backoff(1.0, 15.0, rng=rng),
+        )
+
+        async def run() -> None:
+            self.runners[name] = await finder.run(self._runner)
+            del self._finders[name]
+            self.runners[name].start(self._supervisor)
+
+        self._supervisor.supervise(f"{name}:discover", run, Backoff(1.0, 15.0))
+
+    async def _runner(self, source: SourceConfig, notes: tuple[str, ...] = ()) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
-        metrics = self.families.intake(name)
-        client = EngineClient(self._session, engine_endpoints(source), model=source.models[0])
+        urls, metrics = source.endpoints, self.families.intake(name)
         salts = self._salts[name] = salt_reader(source, config)
+        if source.polled:
+            return self._polled(source, salts)
+        client = EngineClient(self._session, engine_endpoints(source), model=source.models[0])
         trackers = [self._tracker(source, salts) for _ in range(source.dp_size)]
         judge = attributor(
             source,
@@ -198,14 +226,26 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=MetricsPage(
-                self._session, None if source.endpoints is None else str(source.endpoints.metrics)
-            ),
+            vitals=None if urls is None else MetricsPage(self._session, str(urls.metrics)),
             metrics=metrics,
+            notes=notes,
         )
         return SourceRunner(
             parts, reannounce_interval=config.reannounce_interval, clock=world.clock
         )
+
+    def _polled(self, source: SourceConfig, salts: SaltReader) -> SourceRunner:
+        parts = trtllm_parts(
+            source,
+            self.config,
+            session=self._session,
+            families=self.families,
+            salts=salts,
+            clock=self._world.clock,
+            rng=self._world.rng,
+        )
+        interval = self.config.reannounce_interval
+        return SourceRunner(parts, reannounce_interval=interval, clock=self._world.clock)
 
     def _tracker(self, source: SourceConfig, salts: SaltReader) -> ChainTracker:
         config = self.config
@@ -248,13 +288,13 @@ class Listener:
     async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
         admission = None
         if source.mode is ZmqMode.BIND:
-            local = bool(source.zmq_endpoint.ipc_path)
+            local = bool(source.published_at.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
         settings = ZmqEndpointSettings(
             # names the admission rule, so each rank needs its own
             name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
-            endpoint=str(source.zmq_endpoint.of_rank(rank)),
+            endpoint=str(source.published_at.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,
             rank=rank,

@@ -25,6 +25,7 @@ from continuum_kv_listener.check_table import (
     table,
 )
 from continuum_kv_listener.config import ListenerConfig, PromptFormatName, SourceConfig, ZmqMode
+from continuum_kv_listener.discovery import DiscoveryError, ask, settle
 from continuum_kv_listener.engine_client import EngineClient, EngineError
 from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.replay import ReplayClient, ReplayError, ReplaySettings
@@ -40,7 +41,9 @@ from continuum_kv_listener.sources.zmq_source import (
     ZmqEndpointSettings,
     ZmqSource,
 )
+from continuum_kv_listener.trtllm_client import PollError, TrtllmClient
 from continuum_shared.backoff import Backoff
+from continuum_shared.config.kinds import HttpEndpoint
 from continuum_shared.tasks import Supervisor
 
 BEYOND_EVERY_SEQUENCE = 2**62
@@ -76,7 +79,7 @@ async def try_all(config: ListenerConfig, times: CheckTimes) -> list[Outcome]:
             tried = await asyncio.gather(
                 *(
                     _try_source(source, _Tools(context, desk, session, times))
-                    for source in config.sources
+                    for source in config.active_sources
                 )
             )
     finally:
@@ -95,21 +98,55 @@ class _Tools:
 
 
 async def _try_source(source: SourceConfig, tools: _Tools) -> list[Outcome]:
-    outcomes = [await _try_events(source, tools)]
+    if source.polled:
+        return [await _try_polled(source, tools)]
+    found = []
+    if source.discover is not None:
+        outcome, source = await _try_discover(source, source.discover, tools)
+        found = [outcome]
+        if not outcome.good:
+            return found
+    outcomes = [*found, await _try_events(source, tools)]
     if source.zmq_replay_endpoint is not None:
         outcomes.append(await _try_replay(source, tools))
     outcomes.extend(await _try_http(source, tools))
     return outcomes
 
 
+async def _try_discover(
+    source: SourceConfig, url: HttpEndpoint, tools: _Tools
+) -> tuple[Outcome, SourceConfig]:
+    """Ask the engine where it publishes; the source with what it said."""
+    try:
+        found = settle(source, await ask(tools.session, url), url)
+    except DiscoveryError as error:
+        return _row(source, "discover", str(url), good=False, note=str(error)), source
+    note = "; ".join(found.warnings) or f"{found.source.dp_size} rank(s)"
+    return _row(source, "discover", str(url), good=True, note=note), found.source
+
+
+async def _try_polled(source: SourceConfig, tools: _Tools) -> Outcome:
+    """Whether the path is there. Its events are left alone: an answer drains the buffer."""
+    client = TrtllmClient(tools.session, str(source.polled_at), max_bytes=source.max_frame_bytes)
+    try:
+        async with asyncio.timeout(tools.times.http):
+            await client.look()
+    except TimeoutError:
+        return _row(source, "events (poll)", client.url, good=False, note="timeout")
+    except PollError as error:
+        return _row(source, "events (poll)", client.url, good=False, note=str(error))
+    note = "events not read: an answer would drain them"
+    return _row(source, "events (poll)", client.url, good=True, note=note)
+
+
 async def _try_events(source: SourceConfig, tools: _Tools) -> Outcome:
-    endpoint, binds = str(source.zmq_endpoint), source.mode is ZmqMode.BIND
+    endpoint, binds = str(source.published_at), source.mode is ZmqMode.BIND
     what = f"events ({source.mode.value})"
     admission = None
     if binds:
         try:
             acl = await resolve_acl(
-                source.allowed_publishers, local=bool(source.zmq_endpoint.ipc_path)
+                source.allowed_publishers, local=bool(source.published_at.ipc_path)
             )
         except UnresolvedPublisher as error:
             return _row(source, what, endpoint, good=False, note=str(error))

@@ -90,6 +90,15 @@ class Cleared:
 EngineEvent = Stored | Removed | Cleared
 
 
+@dataclass(slots=True, kw_only=True)
+class Moved:
+    """These blocks are on ``medium`` now and nowhere else (TensorRT-LLM, decisions C37)."""
+
+    hashes: tuple[BlockHash, ...]
+    medium: Medium
+    group: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawBatch:
     """One published message before decoding: who sent it, where it stands, its msgpack bytes."""

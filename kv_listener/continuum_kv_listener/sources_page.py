@@ -14,6 +14,8 @@ from continuum_kv_listener.engine_events import DropReason
 CONNECT_PATIENCE = 5.0
 """Seconds after the start before a source that never connected is worth a warning."""
 QUIET_SECONDS = 60.0
+POLLED = "trtllm"
+"""The engine whose events are asked for over HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class SourceFacts:
     engine_silent: float = 0.0
     vouches: bool = True
     starts_unclear: bool = False
+    unfound: str | None = None
+    notes: tuple[str, ...] = ()
     drops: Mapping[DropReason, int]
 
 
@@ -95,6 +99,8 @@ def row(facts: SourceFacts) -> dict[str, object]:
 
 def warnings(facts: SourceFacts) -> list[str]:
     """What is wrong or likely to be, most basic first."""
+    if facts.unfound is not None:  # nothing else is known of it yet
+        return [f"{facts.link.endpoint} does not tell where events are published: {facts.unfound}"]
     return [text for rule in RULES for text in rule(facts)]
 
 
@@ -105,6 +111,13 @@ def _not_connected(facts: SourceFacts) -> Iterator[str]:
     if link.ever_connected:
         because = f" ({link.last_error})" if link.last_error else ""
         yield f"not connected to {link.endpoint} for {link.down_for or 0:.0f} s{because}"
+        return
+    if facts.engine == POLLED:
+        if link.last_error or facts.uptime >= CONNECT_PATIENCE:
+            yield (
+                f"nothing usable comes from {link.endpoint} ({link.last_error or 'no answer'}): is "
+                "trtllm-serve up, with block reuse on and event_buffer_max_size above 0?"
+            )
         return
     if link.binds and link.last_error:
         yield (
@@ -132,6 +145,13 @@ def _quiet(facts: SourceFacts) -> Iterator[str]:
     quiet_for = facts.uptime if age is None else age
     if quiet_for < QUIET_SECONDS:
         return
+    if facts.engine == POLLED:
+        if facts.link.connected and age is None:
+            yield (
+                f"polls are answered, but no event came in {QUIET_SECONDS:.0f} s: an idle engine, "
+                "a second reader of its events, or event_buffer_max_size is 0"
+            )
+        return
     if not facts.link.connected:
         yield f"no message in {QUIET_SECONDS:.0f} s: both ends connect, or both bind?"
     elif age is None:
@@ -157,6 +177,7 @@ def _wrong_peer(facts: SourceFacts) -> Iterator[str]:
 
 def _replay(facts: SourceFacts) -> Iterator[str]:
     order = facts.order
+    yield from facts.notes
     if order.replay_failing:
         yield f"the replay endpoint {order.replay_endpoint} does not answer"
     if order.replay_foreign:
@@ -176,7 +197,12 @@ def _replay(facts: SourceFacts) -> Iterator[str]:
             f"{facts.stats.doubted_prefixes} prefixes were known before a loss and not seen since: "
             "they lapse unless the engine proves them"
         )
-    if order.lost:
+    if order.lost and facts.engine == POLLED:
+        yield (
+            f"{order.lost} events were lost, and all that was known before them dropped: poll more "
+            "often (poll_interval_ms), or raise event_buffer_max_size"
+        )
+    elif order.lost:
         yield f"{order.lost} batches were lost and not replayed: what they said is missing"
 
 
@@ -186,7 +212,10 @@ def _engine_text(facts: SourceFacts) -> Iterator[str]:
         yield f"the engine's /detokenize failed last time ({facts.engine_fault})"
     if not facts.vouches:
         yield (
-            "live prefixes are no longer re-announced: socket down, /health silent for "
+            "live prefixes are no longer re-announced: the engine has not answered for "
+            f"{facts.engine_silent:.0f} s"
+            if facts.engine == POLLED
+            else "live prefixes are no longer re-announced: socket down, /health silent for "
             f"{facts.engine_silent:.0f} s, or engine unconfirmed"
         )
 
@@ -205,6 +234,12 @@ _DROP_TEXTS = {
 
 
 def _drops(facts: SourceFacts) -> Iterator[str]:
+    unsalted = facts.drops.get(DropReason.FOREIGN_SALT, 0) if facts.engine == POLLED else 0
+    if unsalted and not facts.stats.prefixes:
+        yield (
+            f"{unsalted} events were discarded because their chains carry no router's salt: turn "
+            "on prefix_routing.salt_echo in the router, with this backend's type trtllm"
+        )
     for reason, text in _DROP_TEXTS.items():
         count = facts.drops.get(reason, 0)
         if count:
