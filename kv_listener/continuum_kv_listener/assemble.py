@@ -46,6 +46,7 @@ from continuum_kv_listener.sources_page import page
 from continuum_kv_listener.stream import EventStream
 from continuum_kv_listener.teacher import Teacher
 from continuum_kv_listener.template_limits import TemplateLimit
+from continuum_kv_listener.trtllm_wiring import trtllm_parts
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.metrics import Metrics
@@ -94,7 +95,7 @@ class Listener:
     async def start(self) -> None:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
-        for source in self.config.sources:
+        for source in self.config.active_sources:
             self.runners[source.backend_name] = await self._runner(source)
         for runner in self.runners.values():
             runner.start(self._supervisor)
@@ -153,8 +154,10 @@ class Listener:
     async def _runner(self, source: SourceConfig) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
         metrics = self.families.intake(name)
-        client = EngineClient(self._session, engine_endpoints(source), model=source.models[0])
         salts = self._salts[name] = salt_reader(source, config)
+        if source.polled:
+            return self._polled(source, salts)
+        client = EngineClient(self._session, engine_endpoints(source), model=source.models[0])
         trackers = [self._tracker(source, salts) for _ in range(source.dp_size)]
         judge = attributor(
             source,
@@ -198,14 +201,29 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=MetricsPage(
-                self._session, None if source.endpoints is None else str(source.endpoints.metrics)
-            ),
+            vitals=self._vitals(source),
             metrics=metrics,
         )
         return SourceRunner(
             parts, reannounce_interval=config.reannounce_interval, clock=world.clock
         )
+
+    def _polled(self, source: SourceConfig, salts: SaltReader) -> SourceRunner:
+        parts = trtllm_parts(
+            source,
+            self.config,
+            session=self._session,
+            families=self.families,
+            salts=salts,
+            clock=self._world.clock,
+            rng=self._world.rng,
+        )
+        interval = self.config.reannounce_interval
+        return SourceRunner(parts, reannounce_interval=interval, clock=self._world.clock)
+
+    def _vitals(self, source: SourceConfig) -> MetricsPage | None:
+        urls = source.endpoints
+        return None if urls is None else MetricsPage(self._session, str(urls.metrics))
 
     def _tracker(self, source: SourceConfig, salts: SaltReader) -> ChainTracker:
         config = self.config
@@ -248,13 +266,13 @@ class Listener:
     async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
         admission = None
         if source.mode is ZmqMode.BIND:
-            local = bool(source.zmq_endpoint.ipc_path)
+            local = bool(source.published_at.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
         settings = ZmqEndpointSettings(
             # names the admission rule, so each rank needs its own
             name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
-            endpoint=str(source.zmq_endpoint.of_rank(rank)),
+            endpoint=str(source.published_at.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,
             rank=rank,

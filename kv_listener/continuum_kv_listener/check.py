@@ -30,6 +30,7 @@ from continuum_kv_listener.sources.zmq_source import (
     ZmqEndpointSettings,
     ZmqSource,
 )
+from continuum_kv_listener.trtllm_client import PollError, TrtllmClient
 from continuum_shared.backoff import Backoff
 from continuum_shared.tasks import Supervisor
 
@@ -88,7 +89,7 @@ async def try_all(config: ListenerConfig, times: CheckTimes) -> list[Outcome]:
             tried = await asyncio.gather(
                 *(
                     _try_source(source, _Tools(context, desk, session, times))
-                    for source in config.sources
+                    for source in config.active_sources
                 )
             )
     finally:
@@ -107,6 +108,8 @@ class _Tools:
 
 
 async def _try_source(source: SourceConfig, tools: _Tools) -> list[Outcome]:
+    if source.polled:
+        return [await _try_polled(source, tools)]
     outcomes = [await _try_events(source, tools)]
     if source.zmq_replay_endpoint is not None:
         outcomes.append(await _try_replay(source, tools))
@@ -114,14 +117,28 @@ async def _try_source(source: SourceConfig, tools: _Tools) -> list[Outcome]:
     return outcomes
 
 
+async def _try_polled(source: SourceConfig, tools: _Tools) -> Outcome:
+    """Whether the path is there. Its events are left alone: an answer drains the buffer."""
+    client = TrtllmClient(tools.session, str(source.polled_at), max_bytes=source.max_frame_bytes)
+    try:
+        async with asyncio.timeout(tools.times.http):
+            await client.look()
+    except TimeoutError:
+        return _row(source, "events (poll)", client.url, good=False, note="timeout")
+    except PollError as error:
+        return _row(source, "events (poll)", client.url, good=False, note=str(error))
+    note = "events not read: an answer would drain them"
+    return _row(source, "events (poll)", client.url, good=True, note=note)
+
+
 async def _try_events(source: SourceConfig, tools: _Tools) -> Outcome:
-    endpoint, binds = str(source.zmq_endpoint), source.mode is ZmqMode.BIND
+    endpoint, binds = str(source.published_at), source.mode is ZmqMode.BIND
     what = f"events ({source.mode.value})"
     admission = None
     if binds:
         try:
             acl = await resolve_acl(
-                source.allowed_publishers, local=bool(source.zmq_endpoint.ipc_path)
+                source.allowed_publishers, local=bool(source.published_at.ipc_path)
             )
         except UnresolvedPublisher as error:
             return _row(source, what, endpoint, good=False, note=str(error))

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from continuum_kv_listener.config_checks import CHECKS
 from continuum_kv_listener.serving_config import ListenerTlsConfig, TokenNames, serving_checks
+from continuum_kv_listener.trtllm_checks import TRTLLM_CHECKS
 from continuum_shared.config.addresses import is_host_name
 from continuum_shared.config.bad_value import BadValue
 from continuum_shared.config.decode import decode
@@ -39,6 +40,7 @@ from continuum_shared.config.source import load_file, load_text
 class EngineKind(StrEnum):
     VLLM = "vllm"
     SGLANG = "sglang"
+    TRTLLM = "trtllm"
 
 
 class ZmqMode(StrEnum):
@@ -162,18 +164,18 @@ class SourceConfig(SectionModel):
     }
     later: ClassVar[Mapping[str, str]] = not_yet(
         "discover",
-        "poll_interval_ms",
-        "trtllm_endpoint",
     )
 
     backend_name: SourceName = Field(
         description="The router's name of this backend; the stream is `/events/NAME`."
     )
-    engine: Annotated[EngineKind, choice(EngineKind, later=("trtllm",))] = Field(
+    engine: Annotated[EngineKind, choice(EngineKind)] = Field(
         EngineKind.VLLM, description="What kind of engine it is."
     )
-    zmq_endpoint: ZmqEndpoint = Field(
-        description="Where the engine publishes: `tcp://HOST:PORT`, `tcp://*:PORT` or `ipc://PATH`."
+    zmq_endpoint: ZmqEndpoint | None = Field(
+        None,
+        description="Where the engine publishes: `tcp://HOST:PORT`, `tcp://*:PORT` or "
+        "`ipc://PATH`. Required, but not for trtllm.",
     )
     zmq_mode: Annotated[ZmqMode | None, choice(ZmqMode)] = Field(
         None,
@@ -185,6 +187,14 @@ class SourceConfig(SectionModel):
     )
     zmq_topic: Annotated[str, StringConstraints(max_length=256)] = Field(
         "", description="Only messages whose topic begins so. Empty = all."
+    )
+    trtllm_endpoint: HttpEndpoint | None = Field(
+        None,
+        description="trtllm only: URL of trtllm-serve's `/kv_cache_events`. Each answer drains the "
+        "engine's buffer, so nobody else may read it.",
+    )
+    poll_interval_ms: Int = Field(
+        500, ge=10, le=60_000, description="trtllm only: how often the events are asked for."
     )
     engine_url: HttpEndpoint | None = Field(
         None, description="Base URL of the engine's HTTP side; the endpoints below follow from it."
@@ -250,11 +260,31 @@ class SourceConfig(SectionModel):
         return self.model
 
     @property
+    def polled(self) -> bool:
+        """Whether events are asked for over HTTP and not published on ZMQ."""
+        return self.engine is EngineKind.TRTLLM
+
+    @property
+    def published_at(self) -> ZmqEndpoint:
+        """`zmq_endpoint`. Raises ValueError where there is none (a checked ZMQ source has one)."""
+        if self.zmq_endpoint is None:
+            raise ValueError("the source has no zmq_endpoint")
+        return self.zmq_endpoint
+
+    @property
+    def polled_at(self) -> HttpEndpoint:
+        """`trtllm_endpoint`. Raises ValueError where there is none (a checked trtllm source has
+        one)."""
+        if self.trtllm_endpoint is None:
+            raise ValueError("the source has no trtllm_endpoint")
+        return self.trtllm_endpoint
+
+    @property
     def mode(self) -> ZmqMode:
         """What was written, else the rule of decisions C27."""
         if self.zmq_mode is not None:
             return self.zmq_mode
-        return ZmqMode.BIND if self.zmq_endpoint.wildcard else ZmqMode.CONNECT
+        return ZmqMode.BIND if self.published_at.wildcard else ZmqMode.CONNECT
 
     @property
     def binds(self) -> bool:
@@ -331,12 +361,19 @@ class ListenerConfig(SectionModel):
     )
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
 
+    @property
+    def active_sources(self) -> tuple[SourceConfig, ...]:
+        """Those that are run: a backend with a ZMQ source needs no native one beside it (S0)."""
+        published = {each.backend_name for each in self.sources if not each.polled}
+        return tuple(
+            each for each in self.sources if not (each.polled and each.backend_name in published)
+        )
+
 
 def load_config(path: str, env: Mapping[str, str]) -> tuple[ListenerConfig, Report]:
     """Read a file. The report holds the warnings; any error raises ConfigError with all of them."""
-    config, report = decode(
-        ListenerConfig, load_file(path, env=env), (*CHECKS, *serving_checks(env))
-    )
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    config, report = decode(ListenerConfig, load_file(path, env=env), checks)
     if config is None:
         raise ConfigError(report)
     return config, report
@@ -346,6 +383,5 @@ def parse_config(
     text: str, *, path: str, env: Mapping[str, str]
 ) -> tuple[ListenerConfig | None, Report]:
     """Like `load_config` for text at hand, without raising: None when there is any error."""
-    return decode(
-        ListenerConfig, load_text(text, path=path, env=env), (*CHECKS, *serving_checks(env))
-    )
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    return decode(ListenerConfig, load_text(text, path=path, env=env), checks)

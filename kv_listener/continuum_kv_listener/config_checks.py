@@ -15,10 +15,18 @@ from continuum_shared.config.salt_echo import salt_echo_findings
 
 if TYPE_CHECKING:
     from continuum_kv_listener.config import ListenerConfig, SourceConfig
+    from continuum_shared.config.addresses import ZmqEndpoint
 
 
 def _at(index: int, key: str) -> Path:
     return ("sources", index, key)
+
+
+def _published(config: ListenerConfig) -> Iterator[tuple[int, SourceConfig, ZmqEndpoint]]:
+    """The sources that read a ZMQ endpoint, with their index and that endpoint."""
+    for index, source in enumerate(config.sources):
+        if source.zmq_endpoint is not None and not source.polled:
+            yield index, source, source.zmq_endpoint
 
 
 def _some_source(config: ListenerConfig, _view: View) -> Iterator[Finding]:
@@ -26,29 +34,39 @@ def _some_source(config: ListenerConfig, _view: View) -> Iterator[Finding]:
         yield Finding(path=("sources",), message="there is no source", hint="list at least one")
 
 
-def _names_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
-    first: dict[str, int] = {}
+def _has_endpoint(config: ListenerConfig, view: View) -> Iterator[Finding]:
     for index, source in enumerate(config.sources):
-        if not view.sure(_at(index, "backend_name")):
+        if source.polled or source.zmq_endpoint is not None:
             continue
-        if source.backend_name in first:
+        if view.sure(_at(index, "engine"), _at(index, "zmq_endpoint")):
+            yield Finding(path=_at(index, "zmq_endpoint"), message="is required")
+
+
+def _names_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """A backend that is followed in two ways is only warned of (``trtllm_checks``)."""
+    first: dict[tuple[str, bool], int] = {}
+    for index, source in enumerate(config.sources):
+        if not view.sure(_at(index, "backend_name"), _at(index, "engine")):
+            continue
+        key = (source.backend_name, source.polled)
+        if key in first:
             yield Finding(
                 path=_at(index, "backend_name"),
-                message=f"is also the backend_name of sources[{first[source.backend_name]}]",
+                message=f"is also the backend_name of sources[{first[key]}]",
                 hint="one source for each backend",
             )
-        first.setdefault(source.backend_name, index)
+        first.setdefault(key, index)
 
 
 def _endpoints_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
     """Two sources on one socket would announce each other's blocks."""
     first: dict[tuple[str, str], int] = {}
     read = ("zmq_endpoint", "zmq_mode", "zmq_topic", "dp_size")
-    for index, source in enumerate(config.sources):
-        if not view.sure(*(_at(index, key) for key in read)) or _ranks_fit(source):
+    for index, source, endpoint in _published(config):
+        if not view.sure(*(_at(index, key) for key in read)) or _ranks_fit(source, endpoint):
             continue
         topic = "" if source.binds else source.zmq_topic
-        keys = [(str(source.zmq_endpoint.of_rank(n)), topic) for n in range(source.dp_size)]
+        keys = [(str(endpoint.of_rank(n)), topic) for n in range(source.dp_size)]
         taken = next((first[key] for key in keys if key in first), None)
         if taken is not None:
             yield Finding(
@@ -60,26 +78,27 @@ def _endpoints_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
             first.setdefault(key, index)
 
 
-def _ranks_fit(source: SourceConfig) -> str | None:
+def _ranks_fit(source: SourceConfig, published: ZmqEndpoint) -> str | None:
     """Why the ranks of a source cannot each have an endpoint of their own; None when they can."""
     if source.dp_size == 1:
         return None
     replay = source.zmq_replay_endpoint
-    endpoints = [source.zmq_endpoint, *([replay] if replay is not None else [])]
+    endpoints = [published, *([replay] if replay is not None else [])]
     if any(endpoint.ipc_path for endpoint in endpoints):
         return "an ipc endpoint has no port for each rank"
     if any(endpoint.port + source.dp_size - 1 > 65_535 for endpoint in endpoints):
         return "its ranks would need ports above 65535"
-    if replay is not None and abs(replay.port - source.zmq_endpoint.port) < source.dp_size:
+    if replay is not None and abs(replay.port - published.port) < source.dp_size:
         return "the ranks' events and replays would share ports"
     return None
 
 
 def _ranks_have_ports(config: ListenerConfig, view: View) -> Iterator[Finding]:
     """Rank r is at both ports + r (decisions C18)."""
-    for index, source in enumerate(config.sources):
+    for index, source, endpoint in _published(config):
         keys = ("dp_size", "zmq_endpoint", "zmq_replay_endpoint")
-        problem = _ranks_fit(source) if view.sure(*(_at(index, key) for key in keys)) else None
+        sure = view.sure(*(_at(index, key) for key in keys))
+        problem = _ranks_fit(source, endpoint) if sure else None
         if problem is not None:
             yield Finding(
                 path=_at(index, "dp_size"),
@@ -91,7 +110,7 @@ def _ranks_have_ports(config: ListenerConfig, view: View) -> Iterator[Finding]:
 def _has_engine_url(config: ListenerConfig, view: View) -> Iterator[Finding]:
     for index, source in enumerate(config.sources):
         sure = view.sure(_at(index, "detokenize_endpoint"), _at(index, "engine_url"))
-        without = source.tokenizer is not None or config.salt_echo.enabled
+        without = source.polled or source.tokenizer is not None or config.salt_echo.enabled
         if sure and source.endpoints is None and not without:
             yield Finding(
                 path=_at(index, "detokenize_endpoint"),
@@ -144,10 +163,10 @@ def tokenizer_file(path: str) -> FilePath:
 
 
 def _mode_fits_host(config: ListenerConfig, view: View) -> Iterator[Finding]:
-    for index, source in enumerate(config.sources):
+    for index, source, endpoint in _published(config):
         if not view.sure(_at(index, "zmq_endpoint"), _at(index, "zmq_mode")):
             continue
-        if not source.binds and source.zmq_endpoint.wildcard:
+        if not source.binds and endpoint.wildcard:
             yield Finding(
                 path=_at(index, "zmq_mode"),
                 message="connect needs a concrete host in zmq_endpoint",
@@ -164,18 +183,18 @@ def _mode_fits_host(config: ListenerConfig, view: View) -> Iterator[Finding]:
 
 def _hosts_allowed(config: ListenerConfig, view: View) -> Iterator[Finding]:
     """Decisions C26: what we connect to must be loopback or listed."""
-    for index, source in enumerate(config.sources):
+    for index, source, published in _published(config):
         if not view.sure(_at(index, "zmq_mode"), _at(index, "allowed_publishers")):
             continue
         endpoints = [("zmq_replay_endpoint", source.zmq_replay_endpoint)]
         if not source.binds:
-            endpoints.append(("zmq_endpoint", source.zmq_endpoint))
+            endpoints.append(("zmq_endpoint", published))
         for key, endpoint in endpoints:
             if endpoint is None or endpoint.wildcard or endpoint.loopback:
                 continue
             if not view.sure(_at(index, key)):
                 continue
-            if not _listed(endpoint.host, source.allowed_publishers):
+            if not listed(endpoint.host, source.allowed_publishers):
                 yield Finding(
                     path=_at(index, key),
                     message="its host is not in allowed_publishers",
@@ -183,7 +202,8 @@ def _hosts_allowed(config: ListenerConfig, view: View) -> Iterator[Finding]:
                 )
 
 
-def _listed(host: str, allowed: tuple[str, ...]) -> bool:
+def listed(host: str, allowed: tuple[str, ...]) -> bool:
+    """Whether a host of an endpoint is in ``allowed_publishers`` by its name or address."""
     if host.lower() in {entry.lower() for entry in allowed}:
         return True
     try:
@@ -200,12 +220,12 @@ def _listed(host: str, allowed: tuple[str, ...]) -> bool:
 
 
 def _bound_to_nobody(config: ListenerConfig, view: View) -> Iterator[Finding]:
-    for index, source in enumerate(config.sources):
+    for index, source, endpoint in _published(config):
         keys = ("zmq_endpoint", "zmq_mode", "allowed_publishers")
         if not view.sure(*(_at(index, key) for key in keys)):
             continue
         closed = all(is_loopback(entry) for entry in source.allowed_publishers)
-        if closed and source.binds and source.zmq_endpoint.wildcard:
+        if closed and source.binds and endpoint.wildcard:
             yield Finding(
                 path=_at(index, "zmq_endpoint"),
                 message="is open on every interface, but only this machine may publish",
@@ -225,13 +245,14 @@ def _retained_fits_chain(config: ListenerConfig, _view: View) -> Iterator[Findin
 
 CHECKS: tuple[Check[ListenerConfig], ...] = (
     Check(_some_source, (("sources",),)),
+    Check(_has_endpoint),
     Check(_names_unique),
     Check(_endpoints_unique),
+    Check(_ranks_have_ports),
     Check(_has_engine_url, (("salt_echo",),)),
     Check(_tokenizer_is_there),
     Check(_request_can_be_sent),
     Check(_salt_echo_has_a_secret),
-    Check(_ranks_have_ports),
     Check(_mode_fits_host),
     Check(_hosts_allowed),
     Check(_bound_to_nobody),

@@ -72,11 +72,13 @@ class Stored:
 
 @dataclass(slots=True, kw_only=True)
 class Removed:
-    """One copy of each of these blocks on ``medium`` is gone."""
+    """One copy of each of these blocks on ``medium`` is gone. ``merged`` is how many events of the
+    engine this one stands for."""
 
     hashes: tuple[BlockHash, ...]
     medium: Medium = Medium.GPU
     group: int = 0
+    merged: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,15 @@ class Cleared:
 
 
 EngineEvent = Stored | Removed | Cleared
+
+
+@dataclass(slots=True, kw_only=True)
+class Moved:
+    """These blocks are on ``medium`` now and nowhere else (TensorRT-LLM, decisions C37)."""
+
+    hashes: tuple[BlockHash, ...]
+    medium: Medium
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 Most engines have one. The page and the health of a source speak for all of its lanes at once.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -11,9 +12,9 @@ from typing import Protocol
 from continuum_kv_listener.chain_stats import ChainStats, Unattributed
 from continuum_kv_listener.config import ZmqMode
 from continuum_kv_listener.engine_events import DropReason
-from continuum_kv_listener.intake import Intake
 from continuum_kv_listener.pipeline import Pipeline
 from continuum_kv_listener.reannounce import Vouching
+from continuum_kv_listener.sequence import RestartLog
 from continuum_kv_listener.sources.zmq_source import ZmqEndpointSettings
 from continuum_kv_listener.sources_page import LinkFacts, OrderFacts
 
@@ -39,13 +40,45 @@ class Link(Protocol):
     def close(self) -> None: ...
 
 
+class LaneIntake(Protocol):
+    """What follows the engine (``intake.Intake``, ``trtllm_intake.TrtllmIntake``)."""
+
+    connected: bool
+    connections: int
+    down_since: float | None
+    settled: asyncio.Event
+    gaps: int
+    lost: int
+    restarts: RestartLog
+    last_batch_at: float | None
+    verified_at: float
+    replay_failing: bool
+
+    @property
+    def replay_foreign(self) -> bool: ...
+
+    @property
+    def last_seq(self) -> int | None: ...
+
+    @property
+    def vouched(self) -> bool: ...
+
+    def watch(self, on_doubt: Callable[[], None]) -> None: ...
+
+    def same_process(self) -> None: ...
+
+    def other_process(self) -> None: ...
+
+    async def run(self) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Lane:
     """What the wiring made for one rank."""
 
     rank: int = 0
     link: Link
-    intake: Intake
+    intake: LaneIntake
     pipeline: Pipeline
     replay_endpoint: str | None = None
     vouching: Vouching

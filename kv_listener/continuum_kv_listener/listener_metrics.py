@@ -13,6 +13,7 @@ from continuum_kv_listener.engine_events import (
     Cleared,
     DropReason,
     EngineEvent,
+    Moved,
     Removed,
     Stored,
 )
@@ -28,6 +29,8 @@ class EventType(StrEnum):
     STORED = "stored"
     REMOVED = "removed"
     CLEARED = "cleared"
+    MOVED = "moved"
+    """To another level (TensorRT-LLM)."""
 
 
 class ReplayResult(StrEnum):
@@ -37,6 +40,20 @@ class ReplayResult(StrEnum):
     NO_ANSWER = "no_answer"
     CUT_SHORT = "cut_short"
     BAD_ENDPOINT = "bad_endpoint"
+
+
+class PollResult(StrEnum):
+    """How a request for a TensorRT-LLM engine's events ended."""
+
+    EVENTS = "events"
+    EMPTY = "empty"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    REDIRECT = "redirect"
+    REFUSED = "refused"
+    CUT_SHORT = "cut_short"
+    BAD_ANSWER = "bad_answer"
+    TOO_LARGE = "too_large"
 
 
 class QuestionResult(StrEnum):
@@ -63,10 +80,11 @@ class StreamEnd(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-EVENT_TYPES: dict[type[EngineEvent], EventType] = {
+EVENT_TYPES: dict[type[EngineEvent | Moved], EventType] = {
     Stored: EventType.STORED,
     Removed: EventType.REMOVED,
     Cleared: EventType.CLEARED,
+    Moved: EventType.MOVED,
 }
 
 ReadAttribution = Callable[[], Iterable[tuple[str, Collection[TemplateLimit], int]]]
@@ -102,6 +120,11 @@ class ListenerMetrics:
         )
         self.replays = metrics.counter(
             f"{pre}replays_total", "Replay requests.", {"source": None, "result": ReplayResult}
+        )
+        self.polls = metrics.counter(
+            f"{pre}polls_total",
+            "Requests for a TensorRT-LLM engine's events.",
+            {"source": None, "result": PollResult},
         )
         self.connected = metrics.gauge(
             f"{pre}connected", "Publishers connected: 1, or dp_size, when all is well.", source
@@ -142,6 +165,10 @@ class ListenerMetrics:
     def intake(self, source: str) -> "IntakeMetrics":
         """The children that the intake of one source counts on."""
         return IntakeMetrics(self, source)
+
+    def polls_of(self, source: str) -> "PollMetrics":
+        """The children of one TensorRT-LLM source's poller."""
+        return PollMetrics(self, source)
 
     def stream(self, source: str) -> "StreamMetrics":
         """The children of one source's event stream."""
@@ -262,13 +289,24 @@ class IntakeMetrics:
         """One replay request ended."""
         self._replays[result].value += 1
 
-    def applied(self, event: EngineEvent) -> None:
-        """One engine event was applied."""
-        self._events[type(event)].value += 1
+    def applied(self, event: EngineEvent | Moved) -> None:
+        """An engine event, or several that were read as one, was applied."""
+        self._events[type(event)].value += event.merged if isinstance(event, Removed) else 1
 
     def asked(self, result: QuestionResult) -> None:
         """One question ended."""
         self._questions[result].value += 1
+
+
+class PollMetrics:
+    """One TensorRT-LLM source's requests."""
+
+    def __init__(self, families: ListenerMetrics, source: str) -> None:
+        self._polls = {r: families.polls.child(source, r) for r in PollResult}
+
+    def polled(self, result: PollResult) -> None:
+        """One request ended."""
+        self._polls[result].value += 1
 
 
 class StreamMetrics:

@@ -14,6 +14,8 @@ from continuum_kv_listener.engine_events import DropReason
 CONNECT_PATIENCE = 5.0
 """Seconds after the start before a source that never connected is worth a warning."""
 QUIET_SECONDS = 60.0
+POLLED = "trtllm"
+"""The engine whose events are asked for over HTTP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,13 @@ def _not_connected(facts: SourceFacts) -> Iterator[str]:
         because = f" ({link.last_error})" if link.last_error else ""
         yield f"not connected to {link.endpoint} for {link.down_for or 0:.0f} s{because}"
         return
+    if facts.engine == POLLED:
+        if link.last_error or facts.uptime >= CONNECT_PATIENCE:
+            yield (
+                f"nothing usable comes from {link.endpoint} ({link.last_error or 'no answer'}): is "
+                "trtllm-serve up, with block reuse on and event_buffer_max_size above 0?"
+            )
+        return
     if link.binds and link.last_error:
         yield (
             f"cannot listen on {link.endpoint} ({link.last_error}): does the engine bind it too? "
@@ -131,6 +140,13 @@ def _quiet(facts: SourceFacts) -> Iterator[str]:
     age = facts.order.last_event_age
     quiet_for = facts.uptime if age is None else age
     if quiet_for < QUIET_SECONDS:
+        return
+    if facts.engine == POLLED:
+        if facts.link.connected and age is None:
+            yield (
+                f"polls are answered, but no event came in {QUIET_SECONDS:.0f} s: an idle engine, "
+                "a second reader of its events, or event_buffer_max_size is 0"
+            )
         return
     if not facts.link.connected:
         yield f"no message in {QUIET_SECONDS:.0f} s: both ends connect, or both bind?"
@@ -176,7 +192,12 @@ def _replay(facts: SourceFacts) -> Iterator[str]:
             f"{facts.stats.doubted_prefixes} prefixes were known before a loss and not seen since: "
             "they lapse unless the engine proves them"
         )
-    if order.lost:
+    if order.lost and facts.engine == POLLED:
+        yield (
+            f"{order.lost} events were lost, and all that was known before them dropped: poll more "
+            "often (poll_interval_ms), or raise event_buffer_max_size"
+        )
+    elif order.lost:
         yield f"{order.lost} batches were lost and not replayed: what they said is missing"
 
 
@@ -186,7 +207,10 @@ def _engine_text(facts: SourceFacts) -> Iterator[str]:
         yield f"the engine's /detokenize failed last time ({facts.engine_fault})"
     if not facts.vouches:
         yield (
-            "live prefixes are no longer re-announced: socket down, /health silent for "
+            "live prefixes are no longer re-announced: the engine has not answered for "
+            f"{facts.engine_silent:.0f} s"
+            if facts.engine == POLLED
+            else "live prefixes are no longer re-announced: socket down, /health silent for "
             f"{facts.engine_silent:.0f} s, or engine unconfirmed"
         )
 
@@ -205,6 +229,12 @@ _DROP_TEXTS = {
 
 
 def _drops(facts: SourceFacts) -> Iterator[str]:
+    unsalted = facts.drops.get(DropReason.FOREIGN_SALT, 0) if facts.engine == POLLED else 0
+    if unsalted and not facts.stats.prefixes:
+        yield (
+            f"{unsalted} events were discarded because their chains carry no router's salt: turn "
+            "on prefix_routing.salt_echo in the router, with this backend's type trtllm"
+        )
     for reason, text in _DROP_TEXTS.items():
         count = facts.drops.get(reason, 0)
         if count:
