@@ -189,7 +189,7 @@ class Listener:
             client,
             world,
             salts=salts,
-            wanted=lambda: any(tracker.stats.pending for tracker in trackers),
+            wanted=lambda: any(tracker.pending for tracker in trackers),
         )
         pipelines = [
             Pipeline(

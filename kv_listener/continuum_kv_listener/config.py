@@ -17,7 +17,7 @@ from continuum_kv_listener.serving_config import ListenerTlsConfig, TokenNames, 
 from continuum_kv_listener.trtllm_checks import TRTLLM_CHECKS
 from continuum_shared.config.addresses import is_host_name
 from continuum_shared.config.bad_value import BadValue
-from continuum_shared.config.decode import Check, decode
+from continuum_shared.config.decode import decode
 from continuum_shared.config.kinds import (
     ByteSize,
     Duration,
@@ -376,7 +376,8 @@ class ListenerConfig(SectionModel):
 
 def load_config(path: str, env: Mapping[str, str]) -> tuple[ListenerConfig, Report]:
     """Read a file. The report holds the warnings; any error raises ConfigError with all of them."""
-    config, report = decode(ListenerConfig, load_file(path, env=env), _checks(env))
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    config, report = decode(ListenerConfig, load_file(path, env=env), checks)
     if config is None:
         raise ConfigError(report)
     return config, report
@@ -386,12 +387,5 @@ def parse_config(
     text: str, *, path: str, env: Mapping[str, str]
 ) -> tuple[ListenerConfig | None, Report]:
     """Like `load_config` for text at hand, without raising: None when there is any error."""
-    return decode(
-        ListenerConfig,
-        load_text(text, path=path, env=env),
-        (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env)),
-    )
-
-
-def _checks(env: Mapping[str, str]) -> tuple[Check[ListenerConfig], ...]:
-    return (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    return decode(ListenerConfig, load_text(text, path=path, env=env), checks)
