@@ -80,6 +80,7 @@ async def document() -> str:
     listener_config, report = parse_listener(LISTENER, path="listener.yaml", env={})
     assert listener_config is not None, str(report)
     listener = Listener(listener_config, World(rng=random.Random(0)))
+    listener.families.watch_certificate(lambda: 0.0)
     logs = Metrics()
     queue = LogQueue(LogSettings(), sys.stderr.buffer)
     queue.register_metrics(logs)

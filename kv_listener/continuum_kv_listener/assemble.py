@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import aiohttp
@@ -12,6 +12,7 @@ import zmq
 
 from continuum_kv_listener.attribution import Attributor
 from continuum_kv_listener.attribution_types import AttributionMode
+from continuum_kv_listener.bearer import BearerGate
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.chain_stats import ChainLimits, ChainStats, TokenCount
 from continuum_kv_listener.config import (
@@ -34,7 +35,9 @@ from continuum_kv_listener.reannounce import Vouching
 from continuum_kv_listener.replay import ReplayClient, ReplaySettings
 from continuum_kv_listener.request_probe import RequestProbe
 from continuum_kv_listener.salt_reader import SaltReader
-from continuum_kv_listener.serve_sse import HttpSide, ServeTimes
+from continuum_kv_listener.serve_sse import Access, HttpSide, ServeTimes
+from continuum_kv_listener.server_certificate import ServerCertificate
+from continuum_kv_listener.serving_config import token_digests, tokens
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
 from continuum_kv_listener.sources.readable import Socket
@@ -59,11 +62,12 @@ TTL_INTERVALS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What only a process has: clocks, randomness. Tests give their own."""
+    """What only a process has: clocks, randomness, environment. Tests give their own."""
 
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time  # noqa: TID251 - the wiring hands the clock out
     rng: random.Random
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Listener:
@@ -98,7 +102,23 @@ class Listener:
 
     def http(self, times: ServeTimes | None = None) -> HttpSide:
         """The HTTP side over these sources."""
-        return HttpSide(self.runners, page=self.page, metrics=self.metrics, times=times)
+        digests = token_digests(tokens(self.config, self._world.env))
+        return HttpSide(
+            self.runners,
+            page=self.page,
+            families=self.families,
+            access=Access(gate=BearerGate(digests), max_subscribers=self.config.max_subscribers),
+            times=times,
+        )
+
+    def certificate(self) -> ServerCertificate | None:
+        """What TLS shows, None without TLS. Raises ``CertificateError``."""
+        if self.config.tls is None:
+            return None
+        made = ServerCertificate(self.config.tls, lambda result: renewals[result].inc())
+        renewals = self.families.watch_certificate(lambda: made.expires)
+        self._supervisor.supervise("certificate", made.watch, Backoff(1.0, 60.0))
+        return made
 
     def page(self) -> dict[str, object]:
         """The body of ``/sources``."""

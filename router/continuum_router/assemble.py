@@ -7,29 +7,31 @@ registered as a metric is registered here, once, and handed to the feature that 
 import asyncio
 import logging
 import random
+import ssl
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import aiohttp
 
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
-from continuum_router.backends.breaker import BreakerRules
-from continuum_router.backends.conditions import ConditionRules
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
-from continuum_router.backends.health import HealthRules
 from continuum_router.backends.health_watch import HealthMetrics, HealthWatch
-from continuum_router.backends.pool import Backend, Pool
-from continuum_router.backends.probe_plan import plan_for
-from continuum_router.config.backends import BackendConfig, Replay
+from continuum_router.backends.pool import Pool
+from continuum_router.config.backends import TlsConfig
 from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
 from continuum_router.config.root import Config
 from continuum_router.config.routing import StrategyName
 from continuum_router.config.server import RoutingHeaders
+from continuum_router.derive import (
+    aliases_of,
+    backend_of,
+    condition_rules,
+    probe_plans,
+    retry_policy,
+)
 from continuum_router.kv_index.apply import OffloadPolicy
 from continuum_router.kv_index.consumer import (
     ConsumerMetrics,
@@ -37,7 +39,7 @@ from continuum_router.kv_index.consumer import (
     KvEventConsumer,
     source_backoff,
 )
-from continuum_router.kv_index.feeds import SseFeed, event_session
+from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
 from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.kv_index.sweep import sweep
@@ -47,6 +49,12 @@ from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import RequestRules
 from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.plain_strategies import (
+    ConsistentHash,
+    LeastLatency,
+    Random,
+    WeightedRoundRobin,
+)
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.routing.selector import RoutingMetrics, Selector
 from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
@@ -56,8 +64,6 @@ from continuum_router.upstream.call_limits import base_limits, model_limits
 from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
 from continuum_router.upstream.pool import UpstreamPool
 from continuum_router.upstream.prewarm import prewarm
-from continuum_router.upstream.retry import RetryPolicy
-from continuum_router.upstream.retry_budget import BudgetRules
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.metrics import Metrics
@@ -85,6 +91,7 @@ class State:
     health: HealthWatch
     homes: ResponseHomes = field(default_factory=ResponseHomes)
     round_robin: RoundRobin = field(default_factory=RoundRobin)
+    weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
     event_session: aiohttp.ClientSession | None = None
 
 
@@ -126,7 +133,7 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
-    scoring = config.kv_cache_index
+    section = config.kv_cache_index
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
@@ -136,8 +143,8 @@ def build_state(config: Config) -> State:
         dispatch=dispatch,
         upstream=upstream,
         kv=kv,
-        lookup=IndexLookup(kv, metrics, clock=time.monotonic) if index_on else None,
-        scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
+        lookup=_lookup(kv, metrics, section),
+        scorer=KvScorer(section.scoring, min_tokens=section.min_tokens) if index_on else None,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
         health=HealthWatch(
             fleet.conditions,
@@ -170,7 +177,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
             rewrite_response_model=config.server.rewrite_response_model,
             salts=_salts(config),
         ),
-        retry=_retry(config),
+        retry=retry_policy(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
         streaming=limits.streaming,
@@ -196,10 +203,17 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
 
 
 def check_tls_files(snapshot: Snapshot) -> None:
-    """Read the certificates of every backend once, so that a wrong path is told at the start.
+    """Read the certificates of backends and event sources once: a wrong path is told at the start.
 
     Raises TlsFileError whose text names the backend.
     """
+    kv = snapshot.config.kv_cache_index
+    for source in kv.event_sources if kv.enabled else ():
+        try:
+            tls_context(source.tls)
+        except TlsFileError as err:
+            place = f"event source of {source.backend_name}"
+            raise TlsFileError(err.key, f"{err.reason} ({place})") from None
     for backend in snapshot.dispatcher.pool.backends:
         if backend.url.tls:
             try:
@@ -215,8 +229,9 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
         metrics=state.metrics,
         edge_metrics=state.edge_metrics,
         active=state.active,
-        clock=time.monotonic,
         homes=state.homes,
+        upstream=state.upstream,
+        supervisor=state.supervisor,
     )
 
 
@@ -230,12 +245,7 @@ async def before_clients(runtime: Runtime, state: State) -> None:
 async def adopt_health(runtime: Runtime, state: State) -> None:
     """Let the probes follow the configuration in force."""
     config, pool = runtime.current.config, runtime.current.dispatcher.pool
-    entries = config.backends if config.health_checks.enabled else ()
-    plans = {
-        entry.name: plan_for(pool.by_name[entry.name], entry.health_check, config.health_checks)
-        for entry in entries
-    }
-    await state.health.adopt(pool.backends, plans)
+    await state.health.adopt(pool.backends, probe_plans(config, pool))
 
 
 def start_tasks(runtime: Runtime, state: State) -> None:
@@ -272,69 +282,32 @@ async def stop_state(state: State) -> None:
     await state.upstream.close()
 
 
-def backend_of(entry: BackendConfig) -> Backend:
-    """One entry of `backends[]` as the value that routing and sending use."""
-    return Backend(
-        name=entry.name,
-        type=entry.type,
-        url=entry.url,
-        models=frozenset(entry.models),
-        weight=entry.weight,
-        replay_allowed=entry.replay is Replay.ENABLED,
-        api_key=entry.api_key,
-        headers=tuple((name, value.reveal()) for name, value in entry.headers.items()),
-        max_connections=entry.max_connections,
-        enabled=entry.enabled,
-        internal=entry.internal,
-        aliases=MappingProxyType(dict(entry.aliases)),
-        auth_scheme=entry.auth_scheme,
-        organization=entry.organization,
-        tls=entry.tls,
-    )
-
-
-def aliases_of(backends: Sequence[Backend]) -> dict[str, str]:
-    """Client's name → name that prefix keys are made of: what the first backend calls it (A1)."""
-    found: dict[str, str] = {}
-    for backend in backends:
-        if backend.enabled and not backend.internal:
-            for model in (*backend.models, *backend.aliases):
-                found.setdefault(model, backend.real_name(model))
-    return {name: real for name, real in found.items() if name != real}
-
-
-def condition_rules(config: Config) -> ConditionRules:
-    """How backends are judged under this configuration."""
-    section = config.health_checks
-    return ConditionRules(
-        health=HealthRules(
-            interval=section.interval,
-            unhealthy_threshold=section.unhealthy_threshold,
-            healthy_threshold=section.healthy_threshold,
-            warmup_check_interval=section.warmup_check_interval,
-            max_warmup_duration=section.max_warmup_duration,
-        ),
-        breaker=BreakerRules(
-            failures=section.breaker.failures,
-            cooldown=section.breaker.cooldown,
-            enabled=section.breaker.enabled,
-        ),
-        probing=section.enabled,
-        last_resort=section.last_resort,
-    )
-
-
 def _index(section: KvCacheIndexConfig) -> KvIndex:
     if not section.enabled:
         return NoKvIndex()
     return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
 
 
+def _lookup(kv: KvIndex, metrics: Metrics, section: KvCacheIndexConfig) -> IndexLookup | None:
+    if not section.enabled:
+        return None
+    max_age = section.scoring.load_snapshot_ms / 1000
+    return IndexLookup(kv, metrics, clock=time.monotonic, max_age=max_age)
+
+
 def _strategy(config: Config, state: State) -> Strategy:
-    """The configured strategy. Round robin keeps its cursors over reloads."""
-    if config.selection_strategy is StrategyName.ROUND_ROBIN:
+    """The configured strategy. Those that take turns keep their place over reloads."""
+    name, routing = config.selection_strategy, config.prefix_routing
+    if name is StrategyName.ROUND_ROBIN:
         return state.round_robin
-    routing = config.prefix_routing
+    if name is StrategyName.WEIGHTED_ROUND_ROBIN:
+        return state.weighted_round_robin
+    if name is StrategyName.LEAST_LATENCY:
+        return LeastLatency(state.dispatch.fleet.latency)
+    if name is StrategyName.RANDOM:
+        return Random(state.dispatch.rng)
+    if name is StrategyName.CONSISTENT_HASH:
+        return ConsistentHash(routing.virtual_nodes)
     return PrefixAwareHash(
         load_factor_epsilon=routing.load_factor_epsilon,
         load_floor=routing.load_floor,
@@ -342,30 +315,25 @@ def _strategy(config: Config, state: State) -> Strategy:
     )
 
 
+def _event_tls(section: TlsConfig) -> MakeTls | None:
+    """Makes the context of each connection anew, so that renewed files count; None = defaults."""
+    if section == TlsConfig():
+        return None
+
+    def make() -> ssl.SSLContext:
+        try:
+            return tls_context(section)
+        except TlsFileError as err:
+            raise TlsFiles(str(err)) from None
+
+    return make
+
+
 def _salts(config: Config) -> SaltStamp | None:
     section = config.prefix_routing.salt_echo
     if not section.enabled:
         return None
     return SaltStamp(SaltIssuer(section.secrets, section.scope))
-
-
-def _retry(config: Config) -> RetryPolicy:
-    section = config.retry
-    return RetryPolicy(
-        max_attempts=section.max_attempts,
-        initial_delay=section.initial_delay,
-        max_delay=section.max_delay,
-        backoff_multiplier=section.backoff_multiplier,
-        jitter=section.jitter,
-        retryable_status_codes=frozenset(section.retryable_status_codes),
-        prefer_untried_backends=section.prefer_untried_backends,
-        on_timeout=section.on_timeout,
-        budget=BudgetRules(
-            ratio=section.budget.ratio,
-            min_retries=section.budget.min_retries,
-            window=section.budget.window,
-        ),
-    )
 
 
 def _consumer(
@@ -377,7 +345,15 @@ def _consumer(
     return KvEventConsumer(
         EventSource(
             backend=source.backend_name,
-            feed=SseFeed(session, str(source.endpoint)),
+            feed=SseFeed(
+                session,
+                str(source.endpoint),
+                access=FeedAccess(
+                    token=source.auth_token,
+                    tls=_event_tls(source.tls),
+                    server_name=source.tls.server_name,
+                ),
+            ),
             backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
             counters=state.consumer_metrics.bind(source.backend_name),
         ),

@@ -298,6 +298,32 @@ def forget_frames(err: BaseException | None) -> None:
         err = err.__cause__ or err.__context__
 
 
+class ErrorForm(StrEnum):
+    """Whose error object a client reads. Clients of one API do not look for the other's."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+MESSAGES_PATH = "/v1/messages"
+
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_form(path: str) -> ErrorForm:
+    """The form for a request to this path: Anthropic's under `/v1/messages`, else OpenAI's."""
+    anthropic = path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
+    return ErrorForm.ANTHROPIC if anthropic else ErrorForm.OPENAI
+
+
 def to_openai(err: RouterError, request_id: str) -> tuple[int, dict[str, object]]:
     """Return status and JSON body of an OpenAI error object.
 
@@ -315,12 +341,34 @@ def to_openai(err: RouterError, request_id: str) -> tuple[int, dict[str, object]
     return err.status, {"error": error}
 
 
-def to_stream_event(err: RouterError, request_id: str) -> dict[str, object]:
-    """Return the JSON of the last event of a stream that broke after bytes were relayed.
+def to_client(
+    err: RouterError, request_id: str, form: ErrorForm
+) -> tuple[int, dict[str, object], dict[str, str]]:
+    """Return status, JSON body and headers of an error in the form that the client reads.
 
-    The same object as `to_openai` gives, with the status inside, because the status line is gone.
+    Anthropic's object has a `type` of its own around the error and takes the request id from a
+    header; what OpenAI's has beside is kept.
     """
     status, body = to_openai(err, request_id)
+    headers = dict(err.headers)
+    if form is ErrorForm.ANTHROPIC:
+        error = body["error"]
+        assert isinstance(error, dict)
+        other = "invalid_request_error" if status < 500 else "api_error"
+        error["type"] = _ANTHROPIC_TYPES.get(status, other)
+        body = {"type": "error", "error": error, "request_id": request_id}
+        headers["request-id"] = request_id
+    return status, body, headers
+
+
+def to_stream_event(
+    err: RouterError, request_id: str, form: ErrorForm = ErrorForm.OPENAI
+) -> dict[str, object]:
+    """Return the JSON of the last event of a stream that broke after bytes were relayed.
+
+    The same object as `to_client` gives, with the status inside, because the status line is gone.
+    """
+    status, body, _ = to_client(err, request_id, form)
     error = body["error"]
     assert isinstance(error, dict)
     error["status"] = status

@@ -25,14 +25,7 @@ from continuum_router.config.root import Config
 from continuum_router.runtime import Runtime
 from continuum_shared.config.kinds import ListenAddress
 from continuum_shared.config.report import Report
-from continuum_shared.logs import (
-    LogFormat,
-    LogLevel,
-    LogSettings,
-    fields,
-    levels_from_env,
-    setup_logging,
-)
+from continuum_shared.logs import LogQueue, fields, start_logging
 from continuum_shared.tasks import Supervisor
 from continuum_shared.version import __version__
 
@@ -121,7 +114,7 @@ class Router:
         await stop_state(self.state)
 
 
-async def serve(config: Config, report: Report) -> None:
+async def serve(config: Config, report: Report, queue: LogQueue) -> None:
     """Run a router until SIGTERM or SIGINT; a second signal ends the drain. Raises StartFailed."""
     for problem in report.warnings:
         log.warning(
@@ -131,6 +124,7 @@ async def serve(config: Config, report: Report) -> None:
             ),
         )
     router = Router(config)
+    queue.register_metrics(router.state.metrics)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -219,22 +213,10 @@ def run(
 
     `loop_factory` makes the event loop; None takes asyncio's own.
     """
-    section = config.logging
-    level, targets, complaint = levels_from_env(LogLevel(section.level.value), env)
-    queue = setup_logging(
-        LogSettings(
-            level=level,
-            format=LogFormat(section.format.value),
-            queue_capacity=section.queue_capacity,
-            queue_capacity_bytes=section.queue_capacity_bytes,
-            targets=targets,
-        )
-    )
-    if complaint is not None:
-        log.warning(complaint)
+    queue = start_logging(config.logging, env)
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(serve(config, report))
+            runner.run(serve(config, report, queue))
     except StartFailed as failed:
         log.error("Start failed", extra=fields(reason=str(failed)))  # noqa: TRY400
         print(f"continuum-router: {failed}", file=sys.stderr)

@@ -54,6 +54,11 @@ async def test_sigterm(tmp_path):
                     async with asyncio.timeout(10):
                         while not (await source_row(base, "vllm-1"))["connected"]:
                             await asyncio.sleep(0.05)
+                    async with (
+                        aiohttp.ClientSession() as session,
+                        session.get(base + "/metrics") as response,
+                    ):
+                        assert "process_log_writer_failed 0.0\n" in await response.text()
                     process.send_signal(signal.SIGTERM)
                     await until(lambda: sub.ended, seconds=10)
                     assert not sub.broken

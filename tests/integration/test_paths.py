@@ -8,7 +8,18 @@ import pytest
 
 from continuum_router.backends.kinds import KINDS
 from support.edge import edge_config, raw_exchange, running
-from support.scripted_backend import answers, hangs, in_turn, reply, scripted, streams
+from support.scripted_backend import (
+    LAST_CHUNK,
+    Peer,
+    answers,
+    chunk,
+    chunked_head,
+    hangs,
+    in_turn,
+    reply,
+    scripted,
+    streams,
+)
 
 PROXIED = {
     "/v1/embeddings": "embeddings",
@@ -130,6 +141,38 @@ async def test_passed_bodies_are_not_touched(kind: str, body: bytes) -> None:
             assert answer.status == 200
     (seen,) = backend.requests
     assert (seen.body, seen.header("content-type")) == (body, kind)
+
+
+async def test_audio_is_heard_while_it_is_made() -> None:
+    """An answer that is played is not collected first."""
+    go_on = asyncio.Event()
+
+    async def speaks(peer: Peer) -> None:
+        assert await peer.request() is not None
+        await peer.send(chunked_head(headers=["Content-Type: audio/mpeg"]), chunk(b"first"))
+        await go_on.wait()
+        await peer.send(chunk(b"second"), LAST_CHUNK)
+
+    async with scripted(speaks) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            async with edge.session.post(
+                edge.url + "/v1/audio/speech", json={"model": "m", "input": "x"}
+            ) as answer:
+                async with asyncio.timeout(5):
+                    assert await answer.content.readany() == b"first"
+                go_on.set()
+                assert await answer.content.read() == b"second"
+
+
+async def test_ipv6_on_both_sides() -> None:
+    """User report S12."""
+    more = "server: {listen: '[::1]:0'}"
+    async with scripted(answers(reply()), host="::1") as backend:
+        async with running(edge_config([backend.url], more)) as edge:
+            url = f"http://[::1]:{edge.port}/v1/embeddings"
+            async with edge.session.post(url, json={"model": "m"}) as answer:
+                assert answer.status == 200
+    assert (backend.requests[0].header("host") or "").startswith("[::1]:")
 
 
 # -- what never gets there ----------------------------------------------------------------------

@@ -26,6 +26,7 @@ def _config(*backends: tuple[str, str], more: str = "") -> Config:
     )
     text = (
         f"backends:\n{entries}server: {{listen: '127.0.0.1:0'}}\n"
+        "health_checks: {enabled: false}\n"
         "prefix_routing: {enabled: true, salt_echo: {enabled: true, secret_env: SALT}}\n" + more
     )
     config, report = parse_config(text, path="r.yaml", env={"SALT": SECRET})

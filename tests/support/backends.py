@@ -47,6 +47,8 @@ def ask(
     loads: Mapping[str, int] | None = None,
     candidates: Sequence[Backend] | None = None,
     model: str = "m",
+    client: str | None = None,
+    retry: bool = False,
 ) -> Ask:
     """A selection among ``members``, all of them available unless ``candidates`` says otherwise."""
     return Ask(
@@ -55,4 +57,6 @@ def ask(
         candidates=members if candidates is None else candidates,
         ring_members=members,
         loads=loads or {},
+        client=client,
+        retry=retry,
     )

@@ -30,7 +30,7 @@ def listener_daemon(
     text = yaml.safe_dump({"listen": "127.0.0.1:0", "sources": [dict(s) for s in sources], **top})
     config, report = parse_config(text, path="listener.yaml", env=env or {})
     assert config is not None, str(report)
-    return Daemon(config, World(rng=random.Random()), times=times)
+    return Daemon(config, World(rng=random.Random(), env=env or {}), times=times)
 
 
 @asynccontextmanager

@@ -80,6 +80,7 @@ class Proxy:
                     outcome=scope.outcome,
                     only=only,
                     taps=() if tap is None else (tap,),
+                    client=request.remote,
                 )
             )
         finally:
@@ -90,7 +91,7 @@ class Proxy:
 
     async def _read(self, request: web.BaseRequest, scope: Scope, snap: Snapshot) -> ChatRequest:
         endpoint, limit = self._endpoint, snap.max_body_bytes
-        if scope.method in BODILESS:
+        if scope.method in BODILESS and not request.body_exists:
             return parse_opaque(endpoint, b"", path=scope.path, method=scope.method)
         kind = request.headers.get(hdrs.CONTENT_TYPE, "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":

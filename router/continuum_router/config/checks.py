@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from continuum_router.config.backends import SALTED_TYPES
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig
 from continuum_router.config.routing import StrategyName
+from continuum_router.config.source_checks import SOURCE_CHECKS
 from continuum_router.config.timeout_checks import TIMEOUT_CHECKS
 from continuum_shared.config.decode import ANY, Check, Finding, View
 from continuum_shared.config.kinds import format_duration
@@ -284,6 +285,7 @@ CHECKS: tuple[Check[Config], ...] = (
     Check(_salt_echo_has_a_secret),
     Check(_salts_are_of_use, (_SALT_ECHO, _PREFIX_ON, _KV_ON, ("backends", ANY, "type"))),
     Check(_load_bound_off, ((*_SCORING, "holder_load_bound"),)),
+    *SOURCE_CHECKS,
     *TIMEOUT_CHECKS,
     Check(_retry_delays_in_order, (("retry", "initial_delay"), ("retry", "max_delay"))),
     Check(_fallbacks_lead_somewhere),

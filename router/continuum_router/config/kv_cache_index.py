@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from continuum_router.config.backends import TlsConfig
 from continuum_shared.config.bad_value import BadValue
 from continuum_shared.config.kinds import (
     HttpEndpoint,
@@ -13,6 +14,7 @@ from continuum_shared.config.kinds import (
     Name,
     Number,
     Reload,
+    Secret,
     SectionModel,
     choice,
     not_yet,
@@ -94,9 +96,21 @@ class EventSourceConfig(SectionModel):
         le=3_600_000,
         description="First wait after a lost stream; doubles up to 60 s. Unset = 1000.",
     )
+    auth_token: Secret | None = Field(
+        None, description="Bearer token of the listener (its auth_token_env). Use `${VAR}`."
+    )
+    tls: TlsConfig = Field(default_factory=TlsConfig)
     transport: Annotated[EventTransport, choice(EventTransport, later=("event_bus",))] = Field(
         EventTransport.SSE, description="How events arrive."
     )
+
+    @field_validator("auth_token", mode="after")
+    @classmethod
+    def _fits_a_header(cls, value: Secret | None) -> Secret | None:
+        text = "" if value is None else value.reveal()
+        if not (text.isascii() and text.isprintable()) or " " in text:
+            raise BadValue("must be printable ASCII without blanks")
+        return value
 
     @field_validator("endpoint", mode="before")
     @classmethod

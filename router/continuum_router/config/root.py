@@ -47,7 +47,7 @@ class Config(SectionModel):
     selection_strategy: SelectionStrategy = Field(
         StrategyName.ROUND_ROBIN,
         description="How a backend is chosen when the KV index has no answer. Both spellings "
-        "work: `PrefixAwareHash`, `prefix_aware_hash`.",
+        "work: `PrefixAwareHash`, `prefix_aware_hash`. See docs/routing.md.",
     )
     prefix_routing: PrefixRoutingConfig = Field(default_factory=PrefixRoutingConfig)
     kv_cache_index: KvCacheIndexConfig = Field(default_factory=KvCacheIndexConfig)

@@ -7,13 +7,16 @@ as a :class:`FeedError` with a closed reason.
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 import aiohttp
 from yarl import URL
+
+from continuum_shared.config.kinds import Secret
 
 CONNECT_TIMEOUT = 10.0
 REACH_TIMEOUT = 1.0
@@ -31,23 +34,63 @@ class FeedFault(StrEnum):
     """Why a stream could not be opened or ended early.
 
     ``CONNECT``: nobody accepts connections there. ``CUT``: somebody did, and what followed was not
-    a stream or did not last.
+    a stream or did not last. ``TLS``: no certificate that we trust, or ours was not taken, or the
+    files cannot be read. ``UNAUTHORIZED``: the listener wants another token (401, 403).
+    ``REFUSED``: it has no room for another stream (503).
     """
 
     CONNECT = "connect"
     TIMEOUT = "timeout"
+    TLS = "tls"
+    UNAUTHORIZED = "unauthorized"
+    REFUSED = "refused"
     STATUS = "status"
     CONTENT_TYPE = "content_type"
     CUT = "cut"
 
 
-class FeedError(Exception):
-    """The stream failed; ``status`` is given with ``FeedFault.STATUS``."""
+_STATUS_FAULTS = {
+    401: FeedFault.UNAUTHORIZED,
+    403: FeedFault.UNAUTHORIZED,
+    503: FeedFault.REFUSED,
+}
 
-    def __init__(self, fault: FeedFault, status: int | None = None) -> None:
-        super().__init__(fault.value if status is None else f"{fault.value} {status}")
+
+class FeedError(Exception):
+    """The stream failed; ``status`` is given when the peer answered with one that is not 200.
+
+    ``detail`` is a fixed word of the TLS library or a configuration key, never a peer's text.
+    """
+
+    def __init__(self, fault: FeedFault, status: int | None = None, detail: str = "") -> None:
+        more = detail if status is None else str(status)
+        super().__init__(f"{fault.value} {more}".rstrip())
         self.fault = fault
         self.status = status
+
+
+class TlsFiles(Exception):
+    """The files of a TLS section cannot be used; the text names the key."""
+
+
+MakeTls = Callable[[], ssl.SSLContext]
+"""Makes the client context from the files as they are now. Raises :class:`TlsFiles`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedAccess:
+    """How a feed shows who it is and knows the listener.
+
+    ``tls`` makes the context of each connection, None takes the system's trust store;
+    ``server_name`` is the name that the certificate must have, when it is not the endpoint's host.
+    """
+
+    token: Secret | None = None
+    tls: MakeTls | None = None
+    server_name: str | None = None
+
+
+OPEN = FeedAccess()
 
 
 class EventFeed(Protocol):
@@ -78,7 +121,8 @@ class SseFeed:
     """``GET endpoint`` of a listener.
 
     The session is handed in and stays open; redirects are failures, since an event source is a
-    place that the operator named. Times are in seconds; ``idle_timeout`` bounds the silence.
+    place that the operator named (and the token is for it alone). Times are in seconds;
+    ``idle_timeout`` bounds the silence.
     """
 
     def __init__(
@@ -86,11 +130,13 @@ class SseFeed:
         session: aiohttp.ClientSession,
         endpoint: str,
         *,
+        access: FeedAccess = OPEN,
         connect_timeout: float = CONNECT_TIMEOUT,
         idle_timeout: float = IDLE_TIMEOUT,
     ) -> None:
         self._session = session
         self._endpoint = endpoint
+        self._access = access
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=connect_timeout, sock_read=idle_timeout
         )
@@ -99,12 +145,15 @@ class SseFeed:
     async def open(self, last_event_id: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
         """See :class:`EventFeed`."""
         headers = dict(_HEADERS)
+        if self._access.token is not None:
+            headers["Authorization"] = f"Bearer {self._access.token.reveal()}"
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
         response = await self._get(headers)
         try:
             if response.status != 200:
-                raise FeedError(FeedFault.STATUS, response.status)
+                fault = _STATUS_FAULTS.get(response.status, FeedFault.STATUS)
+                raise FeedError(fault, response.status)
             if response.content_type != "text/event-stream":
                 raise FeedError(FeedFault.CONTENT_TYPE)
             async with aclosing(_pieces(response.content)) as pieces:
@@ -126,17 +175,35 @@ class SseFeed:
 
     async def _get(self, headers: dict[str, str]) -> aiohttp.ClientResponse:
         try:
+            context = True if self._access.tls is None else self._access.tls()
+        except TlsFiles as error:
+            raise FeedError(FeedFault.TLS, detail=str(error)) from None
+        try:
             return await self._session.get(
-                self._endpoint, headers=headers, allow_redirects=False, timeout=self._timeout
+                self._endpoint,
+                headers=headers,
+                allow_redirects=False,
+                timeout=self._timeout,
+                ssl=context,
+                server_hostname=self._access.server_name,
             )
         except TimeoutError:
             raise FeedError(FeedFault.TIMEOUT) from None
-        except (aiohttp.ClientSSLError, ssl.SSLError):
-            raise FeedError(FeedFault.CUT) from None
+        except (aiohttp.ClientSSLError, ssl.SSLError) as error:
+            raise FeedError(FeedFault.TLS, detail=_tls_word(error)) from None
         except aiohttp.ClientConnectorError:
             raise FeedError(FeedFault.CONNECT) from None
         except (aiohttp.ClientError, OSError):
             raise FeedError(FeedFault.CUT) from None
+
+
+def _tls_word(error: aiohttp.ClientSSLError | ssl.SSLError) -> str:
+    """The TLS library's word for what went wrong, such as ``certificate_verify_failed``."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorSSLError) else error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    reason = getattr(cause, "reason", None)
+    return str(reason or "").lower()
 
 
 async def _pieces(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
@@ -146,5 +213,8 @@ async def _pieces(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
             yield piece
     except TimeoutError:
         raise FeedError(FeedFault.TIMEOUT) from None
+    except ssl.SSLError as error:
+        # With TLS 1.3 a server says only after the handshake that it wants another certificate.
+        raise FeedError(FeedFault.TLS, detail=_tls_word(error)) from None
     except (aiohttp.ClientError, OSError):
         raise FeedError(FeedFault.CUT) from None

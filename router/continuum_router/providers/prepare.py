@@ -14,7 +14,7 @@ from continuum_router.backends.exchange import BodyTail, UpstreamRequest
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
 from continuum_router.providers.chunked_tail import ChunkedTail, chunk
-from continuum_router.providers.json_scan import splice_model
+from continuum_router.providers.model_splice import splice_model
 from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import ChatRequest, Endpoint
 
@@ -116,6 +116,9 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
     credentials: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         lower = name.lower()
+        if b"_" in lower:
+            # Some servers read an underscore as a hyphen: no name gets past this list by one.
+            lower = lower.replace(b"_", b"-")
         if lower in _NEVER or lower in named or lower.startswith(_NEVER_PREFIXES):
             continue
         if lower.startswith(_FORWARDING_PREFIXES) and not trusted:
@@ -149,9 +152,12 @@ class Preparer:
         self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
     ) -> UpstreamRequest:
         """Return the request to send to `backend`, a member of the configuration."""
-        framing = b"Content-Length: %d\r\n\r\n" % len(body)
-        head = self._head("POST", endpoint.path, framing, inbound, backend)
-        return UpstreamRequest(method="POST", head=head, body=body)
+        head = self.open_head(endpoint, inbound, backend)
+        return UpstreamRequest(method="POST", head=head + b"%d\r\n\r\n" % len(body), body=body)
+
+    def open_head(self, endpoint: Endpoint, inbound: Inbound, backend: Backend) -> bytes:
+        """The head of such a request up to its last field's value, the length of the body."""
+        return self._head("POST", endpoint.path, b"Content-Length: ", inbound, backend)
 
     def prepare_request(
         self, request: ChatRequest, inbound: Inbound, backend: Backend

@@ -105,7 +105,9 @@ class Selector:
         scored = False
         if self._scorer is not None and holdings is not None and ask.prefix is not None:
             scored = True
-            best = self._scorer.best(ask.candidates, holdings, ask.loads, self._success_rate, now)
+            best = self._scorer.best(
+                ask.candidates, holdings, ask.loads, self._success_rate, now, ask.prefix
+            )
             if best is not None:
                 return Choice(
                     backend=best.backend,

@@ -27,6 +27,10 @@ class Rule(StrEnum):
     OVERFLOW = "overflow"
     FALLBACK = "fallback"
     ROUND_ROBIN = "round_robin"
+    WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+    LEAST_LATENCY = "least_latency"
+    RANDOM = "random"
+    CONSISTENT_HASH = "consistent_hash"
 
     @property
     def by_prefix(self) -> bool:
@@ -42,7 +46,7 @@ class Ask:
     backends of the model, ``candidates`` those of them that may be used now, both in configuration
     order (decisions A11); hand the pool's own tuples on, rings are cached by them. ``loads`` gives
     attempts in flight by name; names it lacks have 0. ``retry`` marks a second selection for the
-    same request.
+    same request. ``client`` is who asks: the id of its key, else its address.
     """
 
     model: str
@@ -51,6 +55,7 @@ class Ask:
     ring_members: Sequence[Backend]
     loads: Mapping[str, int]
     retry: bool = False
+    client: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ class ModelChain:
             return False
         name = self._names.pop(0)
         asked = self._call.request
-        raw = splice_model(asked.raw, asked.body, name)
+        raw = splice_model(asked.raw, name)
         self.request = for_model(asked, name, raw, self._rules)
         self.members = self._pool.for_model(name)
         prefix = self.request.prefix

@@ -1,14 +1,16 @@
 """The HTTP side alone, over a stream that the test publishes to."""
 
 import asyncio
+import hashlib
 import socket
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from continuum_kv_listener.bearer import BearerGate
 from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.serve_sse import MAX_SUBSCRIBERS, HttpSide, ServeTimes
+from continuum_kv_listener.serve_sse import Access, HttpSide, ServeTimes
 from continuum_kv_listener.stream import EventStream
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.metrics import Metrics
@@ -24,12 +26,12 @@ def created(n: int) -> KvEvent:
 class Source:
     """What the HTTP side needs of a source."""
 
-    def __init__(self, metrics: Metrics, history: int) -> None:
+    def __init__(self, families: ListenerMetrics, history: int) -> None:
         self.stream = EventStream(
             epoch="e",
             max_prefix_length=77,
             snapshot=lambda: [],
-            metrics=ListenerMetrics(metrics).stream("s"),
+            metrics=families.stream("s"),
             history=history,
         )
         self.waited: list[float] = []
@@ -42,13 +44,21 @@ class Source:
 
 
 class Served:
-    def __init__(self, *, history: int = 10_000, times: ServeTimes | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        history: int = 10_000,
+        times: ServeTimes | None = None,
+        access: Access | None = None,
+    ) -> None:
         self.metrics = Metrics()
-        self.source = Source(self.metrics, history)
+        families = ListenerMetrics(self.metrics)
+        self.source = Source(families, history)
         side = HttpSide(
             {"s": self.source},
             page=lambda: {"sources": []},
-            metrics=self.metrics,
+            families=families,
+            access=access,
             times=times or ServeTimes(heartbeat=0.05, settle=0.5, write=2.0),
         )
         self.runner = web.AppRunner(side.application(), handler_cancellation=True, access_log=None)
@@ -123,29 +133,75 @@ async def test_closing_the_stream_ends_the_answer_cleanly(served):
         served.source.stream.close()
         await until(lambda: sub.ended)
         assert not sub.broken
+        assert sub.comments[-1] == "closed=shutdown"
         assert len(sub.events) == 1
     assert served.count('stream_ends_total{end="shutdown",source="s"}') == 1
 
 
-async def test_too_many_streams_are_refused_even_when_they_come_at_once(served):
+async def test_too_many_streams_are_refused_even_when_they_come_at_once():
     """All are there before the first of them is a subscriber: the source is still settling."""
+    served = Served(access=Access(max_subscribers=5))
+    await served.start()
     served.source.settling = asyncio.Event()
     url = served.base + "/events/s"
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        answers = await asyncio.gather(*(session.get(url) for _ in range(MAX_SUBSCRIBERS + 3)))
-        refused = [answer for answer in answers if answer.status == 503]
-        assert len(refused) == 3
-        assert (await refused[0].json())["error"]["message"] == (
-            "too many open streams on this source"
-        )
-        served.source.settling.set()
-        await until(lambda: served.source.stream.subscribers == MAX_SUBSCRIBERS)
-        for answer in answers:
-            answer.close()
-        await until(lambda: served.source.stream.subscribers == 0)
-        async with session.get(url) as again:
-            assert again.status == 200
+    try:
+        async with aiohttp.ClientSession(connector=connector) as session:
+            answers = await asyncio.gather(*(session.get(url) for _ in range(8)))
+            refused = [answer for answer in answers if answer.status == 503]
+            assert len(refused) == 3
+            assert refused[0].headers["Retry-After"] == "5"
+            assert (await refused[0].json())["error"]["message"] == "too many open streams"
+            served.source.settling.set()
+            await until(lambda: served.source.stream.subscribers == 5)
+            assert served.count('refused_requests_total{reason="too_many_subscribers"}') == 3
+            for answer in answers:
+                answer.close()
+            await until(lambda: served.source.stream.subscribers == 0)
+            async with session.get(url) as again:
+                assert again.status == 200
+    finally:
+        await served.runner.cleanup()
+
+
+@pytest.mark.parametrize("path", ["/events/s", "/sources", "/metrics", "/nothing"])
+async def test_who_shows_no_good_token_gets_nothing(path, caplog):
+    digest = hashlib.sha256(b"canary-right-token").digest()
+    served = Served(access=Access(gate=BearerGate([digest])))
+    await served.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            for token, challenge, reason in (
+                (None, 'Bearer realm="continuum-kv-listener"', "no_token"),
+                (
+                    "canary-wrong-token",
+                    'Bearer realm="continuum-kv-listener", error="invalid_token"',
+                    "wrong_token",
+                ),
+            ):
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                async with session.get(served.base + path, headers=headers) as answer:
+                    assert answer.status == 401
+                    assert answer.headers["WWW-Authenticate"] == challenge
+                    assert "canary" not in await answer.text()
+                assert served.count(f'refused_requests_total{{reason="{reason}"}}') == 1
+            async with session.get(served.base + "/health") as answer:
+                assert answer.status == 200
+            headers = {"Authorization": "Bearer canary-right-token"}
+            async with session.get(served.base + path, headers=headers) as answer:
+                assert answer.status == (404 if path == "/nothing" else 200)
+        # One line a minute, and no token in it.
+        assert [record.message for record in caplog.records] == ["Request refused"]
+        assert "canary" not in repr([vars(record) for record in caplog.records])
+    finally:
+        await served.runner.cleanup()
+
+
+async def test_an_unknown_source_is_counted(served):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(served.base + "/events/other") as answer:
+            assert answer.status == 404
+    assert served.count('refused_requests_total{reason="unknown_source"}') == 1
 
 
 class SlowClient:
@@ -178,7 +234,7 @@ class SlowClient:
 
 
 @pytest.mark.parametrize("write", [0.3, 30.0], ids=["a write takes too long", "falls behind"])
-async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write):
+async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write, caplog):
     served = Served(history=1000, times=ServeTimes(heartbeat=5, settle=0.5, write=write))
     await served.start(send_buffer=4096)
     slow = SlowClient()
@@ -195,7 +251,11 @@ async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write
             had = await slow.read_to_the_end()
             await until(lambda: stream.subscribers == 1)
             assert [event.tokens for event in quick.events] == list(range(5000))
-        assert served.count('stream_ends_total{end="fell_behind",source="s"}') == 1
+        end = "stalled" if write < 1 else "fell_behind"
+        assert served.count(f'stream_ends_total{{end="{end}",source="s"}}') == 1
+        told = [r.fields for r in caplog.records if r.message.startswith("Slow subscriber")]
+        assert [(line["reason"], line["source"]) for line in told] == [(end, "s")]
+        assert told[0]["behind"] > 0
         # What it had, it had without a hole; coming back it is told to start anew.
         assert [event.id for event in had] == [f"e-{n + 1}" for n in range(len(had))]
         assert 0 < len(had) < 4000

@@ -1,7 +1,6 @@
 """What each configuration switches on."""
 
 from continuum_router.assemble import (
-    backend_of,
     build_snapshot,
     build_state,
     start_tasks,
@@ -66,17 +65,3 @@ async def test_authenticated_routing_headers_mean_nobody_while_nobody_is() -> No
         more = f"server: {{listen: '127.0.0.1:0', routing_headers: {value}}}"
         config = edge_config(["http://h:1"], more)
         assert build_snapshot(config, build_state(config)).routing_headers is shown
-
-
-def test_a_backend_entry_becomes_a_backend() -> None:
-    config = edge_config(
-        "backends: [{name: a, type: vllm, url: 'https://h/v1', models: [x, y], weight: 2, "
-        "api_key: k, headers: {X-A: v}, max_connections: 9, replay: disabled}]"
-    )
-    made = backend_of(config.backends[0])
-    assert (made.name, made.type.value, str(made.url)) == ("a", "vllm", "https://h")
-    assert made.models == {"x", "y"}
-    assert (made.weight, made.max_connections, made.replay_allowed) == (2.0, 9, False)
-    assert made.api_key is not None
-    assert made.api_key.reveal() == "k"
-    assert [(name, str(value)) for name, value in made.headers][0][0] == "X-A"

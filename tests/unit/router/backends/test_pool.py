@@ -69,3 +69,28 @@ def test_model_names_come_by_backend_then_name():
 def test_two_backends_cannot_share_a_name():
     with pytest.raises(ValueError, match="share a name"):
         Pool([backend("a"), backend("a")])
+
+
+def test_aliases_lead_only_to_those_that_have_them():
+    """Decisions H7: an alias is a promise of its backends; others are not tried with it."""
+    listed = replace(backend("b1", models=["m"]), aliases={"gpt": "m"})
+    open_one = backend("b2")
+    other = backend("b3", models=["gpt"])
+    pool = Pool([listed, open_one, other])
+    assert [b.name for b in pool.for_model("gpt")] == ["b1", "b3"]
+    assert [b.name for b in pool.for_model("m")] == ["b1", "b2"]
+    assert [b.name for b in pool.for_model("")] == ["b1", "b2", "b3"]
+    assert pool.models() == ("gpt", "m")
+    assert pool.real_names("gpt") == {"m", "gpt"}
+    assert pool.for_model("gpt") is pool.for_model("gpt")
+
+
+def test_when_a_model_must_be_named():
+    one = replace(backend("b1", models=["m"]), aliases={"a": "m", "b": "m"})
+    assert not Pool([one, backend("b2")]).model_choice
+    assert Pool([one, backend("b2", models=["n"])]).model_choice
+    assert not Pool([one, replace(backend("b2", models=["n"]), enabled=False)]).model_choice
+
+
+def test_a_backend_with_aliases_has_a_hash():
+    assert hash(replace(backend("b1"), aliases={"a": "m"})) == hash(backend("b1"))
