@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup demo run listener test check fmt docs bench bench-proxy oracle e2e dist clean lock bench-routing
+.PHONY: help setup demo run listener test check fmt docs bench bench-proxy bench-routing oracle e2e dist clean lock
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -54,11 +54,11 @@ bench: $(STAMP) ## micro benchmarks of the pure parts
 bench-proxy: $(STAMP) ## the router beside its peers, with the tools of ../shared/bench (ARGS="--no-peers"); 30 minutes
 	$(BIN)/python scripts/bench_proxy.py $(ARGS)
 
-oracle: $(STAMP) ## a thousand random engine histories for each kind of source against the listener, minutes
-	$(BIN)/python scripts/oracle.py $(ARGS)
-
 bench-routing: $(STAMP) ## the routing classes in the fleet simulator of ../shared/sim (ARGS="--same-choice")
 	$(BIN)/python scripts/bench_routing.py $(ARGS)
+
+oracle: $(STAMP) ## a thousand random engine histories for each kind of source against the listener, minutes
+	$(BIN)/python scripts/oracle.py $(ARGS)
 
 e2e: $(STAMP) ## two real vLLM engines on the CPU (downloads about 0.7 GB; minutes)
 	$(BIN)/python scripts/e2e_real_engine.py $(ARGS)

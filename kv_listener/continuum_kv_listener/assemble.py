@@ -164,7 +164,7 @@ class Listener:
             client,
             world,
             salts=salts,
-            wanted=lambda: any(tracker.stats.pending > 0 for tracker in trackers),
+            wanted=lambda: any(tracker.pending for tracker in trackers),
         )
         pipelines = [
             Pipeline(
@@ -201,7 +201,9 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=self._vitals(source),
+            vitals=MetricsPage(
+                self._session, None if source.endpoints is None else str(source.endpoints.metrics)
+            ),
             metrics=metrics,
         )
         return SourceRunner(
@@ -220,10 +222,6 @@ class Listener:
         )
         interval = self.config.reannounce_interval
         return SourceRunner(parts, reannounce_interval=interval, clock=self._world.clock)
-
-    def _vitals(self, source: SourceConfig) -> MetricsPage | None:
-        urls = source.endpoints
-        return None if urls is None else MetricsPage(self._session, str(urls.metrics))
 
     def _tracker(self, source: SourceConfig, salts: SaltReader) -> ChainTracker:
         config = self.config

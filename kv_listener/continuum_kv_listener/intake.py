@@ -29,6 +29,8 @@ JOIN_SECONDS = 0.1
 nothing falls between the replay's end and the first live batch."""
 TURN_SECONDS = 0.005
 """Other tasks get a turn at least this often, however much there is to read."""
+FOREIGN_SECONDS = 60.0
+"""A connection that outlives a contradicted replay by this is not that of a dying engine."""
 MAX_HOLES = 32
 """Replays asked again within one recovery because an answer in the middle was missing."""
 
@@ -111,7 +113,7 @@ class Intake:
         self.verified_at = clock()
         """When what is known was last shown to be of the process that is connected."""
         self.replay_failing = False
-        self.replay_foreign = False
+        self._foreign_since: float | None = None
         self._source = source
         self._replay = replay
         self._sink = sink
@@ -140,6 +142,11 @@ class Intake:
         that was reconnected to is the same; :meth:`same_process` or :meth:`other_process` is the
         answer. Unwatched, a source without a replay endpoint believes that it is."""
         self._on_doubt = on_doubt
+
+    @property
+    def replay_foreign(self) -> bool:
+        """The replay endpoint contradicts the engine that we follow; it is not asked."""
+        return self._foreign_since is not None
 
     async def run(self) -> None:
         """Follow the source until cancelled."""
@@ -176,6 +183,8 @@ class Intake:
 
     async def _link_up(self) -> None:
         self.connections += 1
+        if self._replay is not None:
+            self._foreign_since = None
         if not self.connected:
             self._metrics.connected.inc()
         self.connected = True
@@ -211,6 +220,7 @@ class Intake:
             self._restart()
 
     async def _live(self, raw: RawBatch) -> None:
+        self._judge_replay()
         mark = hash(raw.payload)
         verdict = self._sequence.live(raw.seq, mark)
         if verdict is Verdict.BACKWARDS:
@@ -223,8 +233,7 @@ class Intake:
             await self._recover()
             verdict = self._sequence.live(raw.seq, mark)
             if verdict is Verdict.BACKWARDS:
-                # A fresh replay says otherwise than the engine that we follow.
-                self._disown_replay()
+                self._contradicted()
             if verdict in (Verdict.GAP, Verdict.BACKWARDS):
                 # What an engine published before our first contact is not known to be missed.
                 known = self._sequence.last is not None
@@ -270,25 +279,35 @@ class Intake:
         self._sequence.confirmed()
         self.verified_at = self._clock()
 
-    def _disown_replay(self) -> None:
-        """The replay endpoint is another engine's: forget what it said and ask it no more."""
-        self.replay_foreign = True
+    def _contradicted(self) -> None:
+        """A fresh replay says otherwise than the engine that we follow: forget what it said.
+
+        Either the engine has been replaced while its last words waited to be read, and then its
+        connection is about to end; or the endpoint is another engine's. It is not asked until that
+        is clear.
+        """
+        if self._foreign_since is None:
+            self._foreign_since = self._clock()
+            self._unsettled = False
+        self._restart()
+
+    def _judge_replay(self) -> None:
+        """Still contradicted, still connected: the endpoint is another engine's for good."""
+        since = self._foreign_since
+        if self._replay is None or since is None or self._clock() - since < FOREIGN_SECONDS:
+            return
         self._replay = None
-        self._unsettled = False
         log.error(
             "Replay endpoint belongs to another engine; it is not asked any more",
             extra=fields(source=self._metrics.source),
         )
-        self._restart()
 
     async def _settle(self) -> None:
         """After connecting: is it the same process, and what have we missed (C17, J6)?"""
         anchor = self._sequence.anchor
         if anchor is None:
-            if self._sequence.last is not None:
-                self._unsettled = False
-                return
-            self._confirmed()
+            if self._sequence.last is None:
+                self._confirmed()
             ended = await self._recover()
         else:
             ended = await self._replay_from(anchor.seq, anchor)
@@ -312,7 +331,9 @@ class Intake:
 
     async def _replay_from(self, start: int, anchor: Anchor | None) -> _Ended:
         """One request. With an ``anchor`` the first answer has to be that very batch."""
-        if self._replay is None or self._clock() < self._replay_blocked_until:
+        if self._replay is None or self._foreign_since is not None:
+            return _Ended.FAILED
+        if self._clock() < self._replay_blocked_until:
             return _Ended.FAILED
         try:
             async with self._replay.ask(start) as answers:

@@ -153,7 +153,7 @@ class FastCall:
         self._connection = connection
         self._stage = Stage.SENDING
         self._sent_at = way.clock()
-        raw = request.raw
+        raw = self._rules.preparer.salted(request.raw, request, choice.backend)
         head = self._head.head_for(choice.backend, self._rules.preparer)
         sent = UpstreamRequest(method="POST", head=b"%b%d\r\n\r\n" % (head, len(raw)), body=raw)
         connection.start(sent, self)

@@ -322,9 +322,12 @@ async def test_a_replay_endpoint_of_another_engine_is_disowned(rig, first, kept)
     assert rig.sink.log[last_purge + 1 :] == kept
     assert rig.intake.replay_foreign
     asked = len(rig.engine.requests)
+    rig.now += 60.0  # the connection lives on: this is no engine that was dying
+    await rig.source.feed(raw(first + 5))
     await rig.source.feed(DOWN, UP, raw(first + 7))
     assert rig.sink.log[-1] == f"{first + 7}-a"
     assert len(rig.engine.requests) == asked
+    assert rig.intake.replay_foreign
     assert rig.intake.vouched
     assert rig.source.timeouts[-1] is None
 
@@ -426,3 +429,30 @@ async def test_connected_counts_the_lanes_that_are(rig):
     await rig.source.feed(DOWN)
     await rig.source.feed(DOWN)
     assert rig.count("connected") == 0
+
+
+async def test_an_engine_replaced_while_its_last_words_wait_keeps_its_replay(rig):
+    """The old process's batches are read when its successor already answers for it."""
+    rig.engine.has(0, 1, life="b")
+    await rig.source.feed(UP, raw(1), raw(2))
+    assert rig.sink.log[-3:] == ["PURGE", "1-a", "2-a"]
+    assert rig.intake.replay_foreign
+    await rig.source.feed(DOWN, UP)
+    assert rig.sink.log[-3:] == ["PURGE", "0-b", "1-b"]
+    assert not rig.intake.replay_foreign
+    rig.engine.has(0, 1, 2, 3, life="b")
+    await rig.source.feed(raw(3, "b"))
+    assert rig.sink.log[-3:] == ["1-b", "2-b", "3-b"]
+
+
+async def test_what_came_after_a_late_restart_is_asked_for_until_it_is_there(rig):
+    """The retry finds another process, and its replay breaks off: the rest is not forgotten."""
+    await rig.source.feed(UP, raw(0))
+    rig.engine.fails = [ReplayFault.NO_ANSWER, None, ReplayFault.CUT_SHORT]
+    rig.engine.fail_after = 1
+    await rig.source.feed(DOWN, UP)
+    rig.engine.has(0, 1, 2, life="b")
+    for _ in range(4):
+        rig.now += 400.0
+        await rig.source.feed()
+    assert rig.sink.log == ["0-a", "PURGE", "0-b", "1-b", "2-b"]
