@@ -8,7 +8,14 @@ leaves all five in step; nothing here awaits.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from continuum_kv_listener.block_graph import BlockGraph, Node, NodeKey, Phase
+from continuum_kv_listener.block_graph import (
+    BlockGraph,
+    Node,
+    NodeKey,
+    Phase,
+    with_kid,
+    without_kid,
+)
 from continuum_kv_listener.chain_scopes import ChainScopes
 from continuum_kv_listener.chain_stats import ChainLimits, Unattributed
 from continuum_kv_listener.doubts import Doubts
@@ -19,8 +26,8 @@ from continuum_kv_listener.residency import last_copy
 from continuum_kv_listener.scope import Kind, Scope
 from continuum_kv_listener.text_shelf import TextShelf
 
-_TEXTUAL = (Kind.OPEN, Kind.ORPHAN)
-"""Kinds whose tokens are kept: a key may still be found in them."""
+_GROWING = (Kind.OPEN, Kind.SETTLED)
+"""Kinds of chains that usually grow."""
 UNMATCHED_TEXT = 4096
 """Tokens from the root that a chain which fits no format keeps, for the day the format is learnt
 anew: more than any keyed text of the default ``max_prefix_length`` with what stands before it."""
@@ -79,6 +86,8 @@ class BlockChains:
                     self._prove(prev)
                 else:
                     seen = prev.seen  # a lower copy says nothing of those above it
+        if hot and (prev is not None or run.parent is None) and self._grow(prev, run, seen, now):
+            return
         above: Node | NodeKey | None = prev if prev is not None else run.parent
         fresh: list[Node] = []
         born = 0
@@ -101,6 +110,62 @@ class BlockChains:
             self._finish(fresh, now)
         self.gpu_copies += born
 
+    def _grow(self, prev: Node | None, run: Run, seen: int, now: float) -> bool:
+        """The usual growth at little cost: blocks on the GPU, none of them known, at a prompt's
+        start or below a block that is there. False: this is something else, and nothing is done."""
+        scope = run.scope if prev is None else prev.scope
+        if not self._may_grow(prev, run, scope):
+            return False
+        keys, tokens, nodes = run.keys, run.tokens, self.graph.nodes
+        texts = self.shelf.holders if scope.kind is Kind.OPEN else None
+        phase = Phase.ASKABLE
+        if prev is not None and prev.phase is Phase.FLYING:
+            phase = Phase.FLYING
+        above, base, start = prev, prev.depth if prev is not None else 0, 0
+        for key, end in zip(keys, run.ends, strict=True):
+            node = Node(key, above, end - start, base + end, scope, seen)
+            node.gpu = 1
+            if above is not None:
+                kids = above.kids
+                above.kids = node if kids is None else with_kid(kids, node)
+                above.live_kids += 1
+                above.hot_kids += 1
+            if texts is not None:
+                node.tokens = tokens[start:end]
+                node.phase = phase
+                texts[node] = None
+            nodes[key] = above = node
+            start = end
+        assert above is not None
+        self.scopes.counts[scope.reason] += len(keys)
+        self.gpu_copies += len(keys)
+        self._residency.grown(prev, above)
+        if self.doubts.open:
+            self._ledger.proved(scope, seen)
+        if texts is not None:
+            self.shelf.used += start
+            self.inquiry.grown(prev, above, now)
+        return True
+
+    def _may_grow(self, prev: Node | None, run: Run, scope: Scope) -> bool:
+        keys, nodes, limits = run.keys, self.graph.nodes, self._limits
+        if run.sealed or self.graph.waiting or scope.kind not in _GROWING:
+            return False
+        if prev is not None and (prev.cut or not (prev.gpu or prev.low)):
+            return False
+        if scope.kind is Kind.OPEN:
+            size = len(run.tokens)
+            depth = size if prev is None else size + prev.depth
+            if depth > limits.max_chain_tokens or self.shelf.used + size > self.shelf.capacity:
+                return False
+        elif scope.reason is Unattributed.NO_MATCH:
+            return False
+        return (
+            len(nodes) + len(keys) <= limits.max_tracked_blocks
+            and nodes.keys().isdisjoint(keys)
+            and (len(keys) == 1 or len(set(keys)) == len(keys))
+        )
+
     def hold(self, node: Node, medium: Medium) -> None:
         """One copy more of a known block, told with or without its text (C14)."""
         self.graph.touch(node)
@@ -113,14 +178,23 @@ class BlockChains:
 
     def release(self, node: Node, medium: Medium) -> None:
         """One copy less of a block that has one on ``medium``."""
-        if medium is Medium.GPU and node.gpu > 1:
-            node.gpu -= 1
+        if medium is Medium.GPU:
+            if node.gpu > 1:
+                node.gpu -= 1
+                self.gpu_copies -= 1
+                return
+            if node.kids is None and not node.low:  # the usual end: tail first
+                parent = node.parent
+                if isinstance(parent, Node) and parent.gpu and not node.cut:
+                    self._fall(node, parent)
+                else:
+                    self._remove(node)
+                return
             self.gpu_copies -= 1
-        elif node.kids is None and last_copy(node, medium):  # the usual end: tail first
+        elif node.kids is None and last_copy(node, medium):
             self._remove(node)
-        else:
-            self.gpu_copies -= medium is Medium.GPU
-            self._residency.lose(node, medium)
+            return
+        self._residency.lose(node, medium)
 
     def clear(self) -> None:
         """Forget every block; totals stay."""
@@ -196,7 +270,7 @@ class BlockChains:
             base = 0
         if run.sealed:
             scope = run.scope
-        node = Node(key, above, size=size, depth=base + size, scope=scope, seen=seen)
+        node = Node(key, above, size, base + size, scope, seen)
         if scope.kind is Kind.OPEN or scope.kind is Kind.ORPHAN:
             self._keep_text(node, run.tokens[start:end])
         elif scope.reason is Unattributed.NO_MATCH and node.depth <= UNMATCHED_TEXT:
@@ -232,6 +306,21 @@ class BlockChains:
         last = next((node for node in reversed(fresh) if node.phase is not Phase.NONE), None)
         if last is not None:
             self.inquiry.grown(parent if isinstance(parent, Node) else None, last, now)
+
+    def _fall(self, node: Node, parent: Node) -> None:
+        """The usual end of a leaf, its parent on the GPU: :meth:`_remove` with less to look at."""
+        self._residency.fell(node, parent)
+        if node.tokens is not None:
+            self.shelf.take(node)
+        self.gpu_copies -= 1
+        self.scopes.counts[node.reason] -= 1
+        del self.graph.nodes[node.key]
+        node.alive = False
+        node.parent = None
+        parent.kids = None if parent.kids is node else without_kid(parent.kids, node)
+        if node.phase is not Phase.NONE:
+            self.inquiry.forget(node)
+            self.inquiry.fallen(parent)
 
     def _remove(self, node: Node) -> None:
         """Take a block out of everything; then its ancestors that no copy and no child holds."""

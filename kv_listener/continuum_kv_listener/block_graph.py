@@ -99,7 +99,6 @@ class Node:
         self,
         key: NodeKey,
         parent: "Node | NodeKey | None",
-        *,
         size: int,
         depth: int,
         scope: Scope,

@@ -124,15 +124,19 @@ class ChainTracker:
             return
         end = tip.node
         path = end.path()  # whole: a path that lost a block has lost its flight too
-        target: Node | None = None
-        for completion in sorted(verdict.completions, key=lambda each: each.block_index):
-            if completion.keys and 0 <= completion.block_index < len(path):
-                target = path[completion.block_index]
-                self._complete(target, completion.keys)
+        found = [
+            each
+            for each in sorted(verdict.completions, key=lambda each: each.block_index)
+            if each.keys and 0 <= each.block_index < len(path)
+        ]
+        target = path[found[-1].block_index] if found else None
+        for completion in found:
+            block = path[completion.block_index]
+            self._complete(block, completion.keys, final=verdict.done and block is target)
         if verdict.done:
-            settled = target if target is not None else end
-            self._settle(settled, verdict.reason)
-            above = settled.parent
+            if target is None:
+                self._settle(end, verdict.reason)
+            above = (target or end).parent
             if isinstance(above, Node):
                 self._chains.inquiry.cover(above)
                 if target is None:
@@ -252,17 +256,18 @@ class ChainTracker:
         if event.group in self._other_groups:
             self._ignored_group_events += 1
             return _NOTHING
-        drops = _NOTHING
+        drops: list[DropReason] = []
         find = self._chains.graph.nodes.get
+        release = self._chains.release
         medium = event.medium
         hot = medium is Medium.GPU
-        for key in _keys(event.group, event.hashes):
+        for key in event.hashes if not event.group else _keys(event.group, event.hashes):
             node = find(key)
             if node is None or not (node.gpu if hot else copies(node, medium)):
-                drops = (*drops, DropReason.UNKNOWN_BLOCK)
+                drops.append(DropReason.UNKNOWN_BLOCK)
             else:
-                self._chains.release(node, medium)
-        return drops
+                release(node, medium)
+        return tuple(drops) if drops else _NOTHING
 
     def _wipe(self) -> None:
         self._chains.clear()
@@ -309,10 +314,16 @@ class ChainTracker:
 
     # -- verdicts ---------------------------------------------------------------------------------
 
-    def _complete(self, target: Node, keys: tuple[PrefixKey, ...]) -> None:
+    def _complete(self, target: Node, keys: tuple[PrefixKey, ...], *, final: bool) -> None:
+        """``final``: nothing more is to be asked about what lies below."""
         base = target.depth - target.size
         heads = {key: Head(base, target.depth) for key in keys}
-        self._chains.scopes.rescope(target, lambda old: old.completed(heads))
+
+        def completed(old: Scope) -> Scope:
+            new = old.completed(heads)
+            return new.turned(Kind.SETTLED, None) if final and old.kind is not Kind.SETTLED else new
+
+        self._chains.scopes.rescope(target, completed)
         above = target.parent
         if isinstance(above, Node):  # the shared head of a prefix that is attributed
             self._mark(above, None)

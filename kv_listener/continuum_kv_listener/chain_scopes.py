@@ -61,21 +61,28 @@ class ChainScopes:
                 new = memo[old] = change(old)
             if new is old:
                 continue
-            self.residency.withdraw(node)
+            bag = node.bag
+            if bag:  # only leaves are in the ledger, and they stay what they are
+                self._ledger.remove(old, node.depth, bag)
+                self._ledger.add(new, node.depth, bag)
             node.scope = new
             if new.reason is not old.reason:
                 self.count_as(node, new.reason)
             if new.kind is not Kind.OPEN:
-                if node.phase is not Phase.NONE:
-                    self._inquiry.forget(node)
-                if node.tokens is not None and not (
-                    new.kind is Kind.ORPHAN or new.reason is Unattributed.NO_MATCH
-                ):
-                    self._shelf.take(node)
-            self.residency.refresh(node)
+                self._hush(node, new)
             if self._doubts.open and node.seen == self._doubts.age:
                 self._ledger.proved(new, node.seen)
-            stack.extend(node.children())
+            kids = node.kids
+            if kids is not None:
+                stack.extend((kids,) if isinstance(kids, Node) else kids)
+
+    def _hush(self, node: Node, scope: Scope) -> None:
+        """Nothing is asked through this block any more; its text is kept if it may yet matter."""
+        if node.phase is not Phase.NONE:
+            self._inquiry.forget(node)
+        keep = scope.kind is Kind.ORPHAN or scope.reason is Unattributed.NO_MATCH
+        if node.tokens is not None and not keep:
+            self._shelf.take(node)
 
     def count_as(self, node: Node, reason: Unattributed | None) -> None:
         """Count the block under another reason, or under none."""

@@ -290,8 +290,8 @@ class IntakeMetrics:
         self._replays[result].value += 1
 
     def applied(self, event: EngineEvent | Moved) -> None:
-        """One engine event was applied."""
-        self._events[type(event)].value += 1
+        """An engine event, or several that were read as one, was applied."""
+        self._events[type(event)].value += event.merged if isinstance(event, Removed) else 1
 
     def asked(self, result: QuestionResult) -> None:
         """One question ended."""

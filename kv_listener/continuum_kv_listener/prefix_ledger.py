@@ -62,8 +62,22 @@ class DepthBag:
 
     def move(self, old: int, new: int) -> None:
         """One ``old``, which must be there, becomes one ``new``."""
-        self.remove(old)
-        self.add(new)
+        counts = self._counts
+        there = counts[old]
+        if there > 1:
+            counts[old] = there - 1
+        else:
+            del counts[old]
+        if new in counts:
+            counts[new] += 1
+            return
+        counts[new] = 1
+        heap = self._heap
+        if len(heap) > 2 * len(counts) + 16:
+            heap[:] = [-known for known in counts]
+            heapify(heap)
+        else:
+            heappush(heap, -new)
 
     def largest(self) -> int:
         """The largest value; the bag must not be empty."""

@@ -132,16 +132,27 @@ class Residency:
             parent.hot_kids -= 1
         elif node.low:
             parent.live_kids -= 1
-        if parent.hot_kids:
+        self.withdraw(node)
+        if not parent.hot_kids:
+            self.refresh(parent)
+
+    def fell(self, node: Node, parent: Node) -> None:
+        """The same for a leaf on the GPU alone, reachable, below a parent on the GPU."""
+        if node.scope.kind is Kind.SEALED:
             self.withdraw(node)
-        elif node.bag == HOT and parent.gpu and parent.scope is node.scope and not parent.bag:
-            # the usual end of a leaf: it moves up its chain (a live child's parent is not cut)
-            self._ledger.move(node.scope, node.depth, parent.depth)
-            node.bag = 0
-            parent.bag = HOT
-        else:
+            return
+        parent.live_kids -= 1
+        parent.hot_kids -= 1
+        if not parent.hot_kids:
+            if node.bag == HOT and parent.scope is node.scope and not parent.bag:
+                self._ledger.move(node.scope, node.depth, parent.depth)  # up its chain
+                node.bag = 0
+                parent.bag = HOT
+                return
             self.withdraw(node)
             self.refresh(parent)
+        elif node.bag:
+            self.withdraw(node)
 
     def cut(self, tops: tuple[Node, ...], gone: bool) -> None:
         """An ancestor of these subtrees, or belief in them, went or came back."""

@@ -225,7 +225,7 @@ def audit(tracker: ChainTracker) -> None:
     assert {r: n for r, n in chains.scopes.counts.items() if n} == dict(reasons)
     assert chains.gpu_copies == sum(node.gpu for node in nodes.values())
     held = [node for node in nodes.values() if node.tokens is not None]
-    assert set(held) == set(chains.shelf._holders)
+    assert set(held) == set(chains.shelf.holders)
     assert chains.shelf.used == sum(len(node.tokens) for node in held)
     for waiting, kids in chains.graph._waiting.items():
         assert waiting not in nodes
