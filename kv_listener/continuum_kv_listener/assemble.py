@@ -40,6 +40,7 @@ from continuum_kv_listener.server_certificate import ServerCertificate
 from continuum_kv_listener.serving_config import token_digests, tokens
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
+from continuum_kv_listener.sources.publisher_names import PublisherNames
 from continuum_kv_listener.sources.readable import Socket
 from continuum_kv_listener.sources.zmq_source import Admission, ZmqEndpointSettings, ZmqSource
 from continuum_kv_listener.sources_page import page
@@ -84,6 +85,7 @@ class Listener:
         self._supervisor = Supervisor("listener", on_crash=lambda _: crashes.inc())
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
         self._desk = AdmissionDesk(self._context)
+        self._names = PublisherNames(self._desk)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, limit_per_host=8),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -95,6 +97,7 @@ class Listener:
     async def start(self) -> None:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
+        self._supervisor.supervise("names", self._names.run, Backoff(0.1, 5.0))
         for source in self.config.active_sources:
             self.runners[source.backend_name] = await self._runner(source)
         for runner in self.runners.values():
@@ -262,14 +265,16 @@ class Listener:
         )
 
     async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
+        # names the admission rule, so each rank needs its own
+        name = f"{source.backend_name}#{rank}" if rank else source.backend_name
         admission = None
         if source.mode is ZmqMode.BIND:
             local = bool(source.published_at.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
+            self._names.keep(name, source.allowed_publishers, local=local)
         settings = ZmqEndpointSettings(
-            # names the admission rule, so each rank needs its own
-            name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
+            name=name,
             endpoint=str(source.published_at.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,
