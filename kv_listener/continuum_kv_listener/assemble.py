@@ -1,10 +1,7 @@
 """Wiring: from a configuration to sources that run. The only place that knows every part."""
 
 import asyncio
-import random
-import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial
 
@@ -43,6 +40,7 @@ from continuum_kv_listener.serving_config import token_digests, tokens
 from continuum_kv_listener.source_finder import SourceFinder
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
+from continuum_kv_listener.sources.publisher_names import PublisherNames
 from continuum_kv_listener.sources.readable import Socket
 from continuum_kv_listener.sources.zmq_source import Admission, ZmqEndpointSettings, ZmqSource
 from continuum_kv_listener.sources_page import page
@@ -50,6 +48,7 @@ from continuum_kv_listener.stream import EventStream
 from continuum_kv_listener.teacher import Teacher
 from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_kv_listener.trtllm_wiring import trtllm_parts
+from continuum_kv_listener.world import World
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.metrics import Metrics
@@ -61,16 +60,6 @@ too large is read, counted as ``oversized`` and dropped, and its number is known
 
 TTL_INTERVALS = 3
 """The router's entries live for three intervals of re-announcement (decisions C29)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What only a process has: clocks, randomness, environment. Tests give their own."""
-
-    clock: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # noqa: TID251 - the wiring hands the clock out
-    rng: random.Random
-    env: Mapping[str, str] = field(default_factory=dict)
 
 
 class Listener:
@@ -88,6 +77,7 @@ class Listener:
         self._supervisor = Supervisor("listener", on_crash=lambda _: crashes.inc())
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
         self._desk = AdmissionDesk(self._context)
+        self._names = PublisherNames(self._desk)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, limit_per_host=8),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -99,6 +89,7 @@ class Listener:
     async def start(self) -> None:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
+        self._supervisor.supervise("names", self._names.run, Backoff(0.1, 5.0))
         for source in self.config.active_sources:
             if source.discover is None or source.polled:
                 self.runners[source.backend_name] = await self._runner(source)
@@ -226,7 +217,7 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=None if urls is None else MetricsPage(self._session, str(urls.metrics)),
+            vitals=MetricsPage(self._session, None if urls is None else str(urls.metrics)),
             metrics=metrics,
             notes=notes,
         )
@@ -286,14 +277,16 @@ class Listener:
         )
 
     async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
+        # names the admission rule, so each rank needs its own
+        name = f"{source.backend_name}#{rank}" if rank else source.backend_name
         admission = None
         if source.mode is ZmqMode.BIND:
             local = bool(source.published_at.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
+            self._names.keep(name, source.allowed_publishers, local=local)
         settings = ZmqEndpointSettings(
-            # names the admission rule, so each rank needs its own
-            name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
+            name=name,
             endpoint=str(source.published_at.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,

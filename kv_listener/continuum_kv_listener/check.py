@@ -14,7 +14,7 @@ from typing import TextIO
 import aiohttp
 import zmq
 
-from continuum_kv_listener.assemble import World, attributor, engine_endpoints
+from continuum_kv_listener.assemble import attributor, engine_endpoints
 from continuum_kv_listener.check_serving import try_serving, wall_clock
 from continuum_kv_listener.check_table import (
     ENGINE_HINTS,
@@ -42,6 +42,7 @@ from continuum_kv_listener.sources.zmq_source import (
     ZmqSource,
 )
 from continuum_kv_listener.trtllm_client import PollError, TrtllmClient
+from continuum_kv_listener.world import World
 from continuum_shared.backoff import Backoff
 from continuum_shared.config.kinds import HttpEndpoint
 from continuum_shared.tasks import Supervisor
