@@ -219,8 +219,9 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
         metrics=state.metrics,
         edge_metrics=state.edge_metrics,
         active=state.active,
-        clock=time.monotonic,
         homes=state.homes,
+        upstream=state.upstream,
+        supervisor=state.supervisor,
     )
 
 

@@ -14,6 +14,9 @@ from continuum_router.config.root import Config, parse_config
 from continuum_router.main import Router
 
 CHAT = "/v1/chat/completions"
+fast_path = True
+"""Whether the routers of `edge_config` have the fast path; conftest runs tests both ways."""
+
 BODY: dict[str, object] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -34,7 +37,10 @@ def edge_config(backends: Sequence[str] | str, more: str = "") -> Config:
         text += "health_checks: {enabled: false}\n"
     config, report = parse_config(text, path="test.yaml", env={})
     assert config is not None, str(report)
-    return config
+    if "fast_path" in text:
+        return config
+    server = config.server.model_copy(update={"fast_path": fast_path})
+    return config.model_copy(update={"server": server})
 
 
 @dataclass(slots=True)

@@ -68,6 +68,9 @@ class RecordingSink:
         if self.log[-1] != "body":
             self.log.append("body")
 
+    def on_chunks(self, data: bytes, size: int) -> None:
+        self.log.append(("chunks", data, size))
+
     def on_end(self) -> None:
         self.log.append("end")
         self.finished.set()

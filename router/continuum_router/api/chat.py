@@ -1,9 +1,8 @@
 """POST /v1/chat/completions and /v1/completions: the stops of architecture section 4, in order."""
 
-import logging
-
 from aiohttp import web
 
+from continuum_router.api.access_log import AccessLog
 from continuum_router.api.client_body import read_body
 from continuum_router.api.client_sink import WebSink
 from continuum_router.api.scope import Scope
@@ -12,16 +11,14 @@ from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import Endpoint, parse_generate
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Call
-from continuum_shared.logs import fields
-
-log = logging.getLogger("continuum_router.access")
 
 
 class Generate:
     """Handler of one generating endpoint."""
 
-    def __init__(self, runtime: Runtime, endpoint: Endpoint) -> None:
+    def __init__(self, runtime: Runtime, endpoint: Endpoint, lines: AccessLog) -> None:
         self._runtime = runtime
+        self._lines = lines
         self._endpoint = endpoint
 
     async def __call__(self, request: web.BaseRequest, scope: Scope) -> web.StreamResponse:
@@ -36,9 +33,7 @@ class Generate:
         raw = await read_body(request, snap.max_body_bytes)
         parsed = parse_generate(self._endpoint, raw, snap.request_rules)
         scope.model = parsed.model
-        if log.isEnabledFor(logging.DEBUG):
-            start = fields(request_id=scope.request_id, route=scope.route, model=parsed.model)
-            log.debug("Starting request with retry support", extra=start)
+        self._lines.started(scope)
         holdings = None
         if snap.lookup is not None and parsed.prefix is not None:
             holdings = snap.lookup.holdings(parsed.prefix)

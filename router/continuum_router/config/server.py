@@ -89,8 +89,8 @@ class ServerConfig(SectionModel):
     )
     fast_path: bool = Field(
         True,
-        description="Take ordinary requests by the short way. Accepted; this version has only the "
-        "general way.",
+        description="Take ordinary requests by the fast path, before aiohttp's parser. `false`: "
+        "every request goes the general way; the answers are the same.",
     )
     sse_keepalive: Duration = Field(
         0.0,

@@ -152,9 +152,12 @@ class Preparer:
         self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
     ) -> UpstreamRequest:
         """Return the request to send to `backend`, a member of the configuration."""
-        framing = b"Content-Length: %d\r\n\r\n" % len(body)
-        head = self._head("POST", endpoint.path, framing, inbound, backend)
-        return UpstreamRequest(method="POST", head=head, body=body)
+        head = self.open_head(endpoint, inbound, backend)
+        return UpstreamRequest(method="POST", head=head + b"%d\r\n\r\n" % len(body), body=body)
+
+    def open_head(self, endpoint: Endpoint, inbound: Inbound, backend: Backend) -> bytes:
+        """The head of such a request up to its last field's value, the length of the body."""
+        return self._head("POST", endpoint.path, b"Content-Length: ", inbound, backend)
 
     def prepare_request(
         self, request: ChatRequest, inbound: Inbound, backend: Backend

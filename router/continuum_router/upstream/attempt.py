@@ -6,7 +6,6 @@ its body has ended, whatever ended it, and its result is recorded exactly once.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -16,7 +15,6 @@ from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
-    Fault,
     ModelNotFound,
     NoBackend,
     Stage,
@@ -28,24 +26,23 @@ from continuum_router.providers.prepare import Preparer
 from continuum_router.request import ChatRequest, RequestRules
 from continuum_router.routing.selector import Choice, Selector
 from continuum_router.routing.strategies import Ask
+from continuum_router.upstream.begun import Begun
 from continuum_router.upstream.call_limits import CallLimits
 from continuum_router.upstream.deadlines import Deadlines, Limit, Limits
 from continuum_router.upstream.dispatch_state import DispatchState
 from continuum_router.upstream.model_chain import ModelChain
-from continuum_router.upstream.outcome import Call, Ended, error_for
+from continuum_router.upstream.outcome import (
+    Call,
+    Ended,
+    ended_by,
+    error_for,
+    result_of_failure,
+    tell_failure,
+)
 from continuum_router.upstream.relay import ErrorEvent, Relay
 from continuum_router.upstream.reply import keep_connection
-from continuum_router.upstream.retry import (
-    DEADLINES,
-    Again,
-    RetryPolicy,
-    parse_retry_after,
-    wants_fresh,
-)
+from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
 from continuum_router.upstream.usage import UsageTail
-from continuum_shared.logs import fields
-
-log = logging.getLogger("continuum_router.attempt")
 
 NOBODY_FOR = 1.0
 """Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
@@ -84,17 +81,19 @@ class Dispatcher:
         )
         return limits.of(request.endpoint.path, stream=request.stream)
 
-    async def run(self, call: Call) -> None:
+    async def run(self, call: Call, begun: Begun | None = None) -> None:
         """See a request through. Returns when the answer has been sent, in whatever way it ended.
 
+        `begun` is a first attempt to go on with.
         Raises RouterError when nothing was sent yet and the caller is to answer; ClientGone when
         nobody is there to be answered. A cancellation passes through, with the lease ended and the
         upstream connection aborted.
         """
-        self.state.budget.request(self.state.clock())
+        if begun is None:
+            self.state.budget.request(self.state.clock())
         chain = self.fallbacks.get(call.request.model, ())
         models = ModelChain(call, self.pool, chain, self.request_rules, self.piecer)
-        run = _Run(self, call, models)
+        run = _Run(self, call, models, begun)
         if not models.members and not run.fall_back():
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
             raise ModelNotFound(param="model") if routable else NoBackend()
@@ -108,6 +107,7 @@ class _Run:
     rules: Dispatcher
     call: Call
     models: ModelChain
+    begun: Begun | None = None
     tries: int = 0
     tried: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
@@ -119,9 +119,9 @@ class _Run:
     usage: UsageTail = field(default_factory=UsageTail)
 
     def __post_init__(self) -> None:
-        self.deadlines = Deadlines(
-            self.rules.limits_for(self.call.request, self.call.request.model)
-        )
+        request, begun = self.call.request, self.begun
+        spent = 0.0 if begun is None else self.rules.state.clock() - begun.started
+        self.deadlines = Deadlines(self.rules.limits_for(request, request.model), spent=spent)
 
     async def run(self) -> None:
         """Try until answered; turn the last failure into what the client gets."""
@@ -135,10 +135,7 @@ class _Run:
             outcome.ended = Ended.DEADLINE
             await self._fail(AttemptFailure(self.stage, self.deadlines.armed.cause))
         except AttemptFailure as failure:
-            if failure.cause in DEADLINES:
-                outcome.ended = Ended.DEADLINE
-            else:
-                outcome.ended = Ended.UPSTREAM_CUT if self.call.sink.started else Ended.FAILED
+            outcome.ended = ended_by(failure, started=self.call.sink.started)
             await self._fail(failure)
             forget_frames(failure)
         else:
@@ -170,6 +167,8 @@ class _Run:
 
     def _choose(self) -> Choice:
         """Stop 7. A backend that could not be reached is avoided while there is another one."""
+        if self.begun is not None:
+            return self.begun.choice
         self.stage = Stage.SELECTING
         rules, models, request = self.rules, self.models, self.models.request
         ask = Ask(
@@ -201,13 +200,14 @@ class _Run:
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
         self.ticket = choice.ticket
-        with state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
+        held = self.begun.lease if self.begun is not None else None
+        with held or state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
             try:
                 again, result = await self._under_deadlines(choice)
             except AttemptFailure as failure:
-                result = _result_of(failure)
+                result = result_of_failure(failure)
                 outcome.cause = failure.cause
-                self._tell(failure, name)
+                tell_failure(failure, self.call.request_id, outcome)
                 if failure.stage is Stage.CONNECTING:
                     self.unreachable.add(name)
                 again = self._decide(failure, choice)
@@ -235,7 +235,6 @@ class _Run:
         """Send, look at the head, try elsewhere or relay."""
         with await self._send(choice) as reply:
             result = result_of_status(reply.status)
-            self.rules.state.fleet.observe_latency(choice.backend.name, self._since_sent())
             unwanted = reply.status in self.rules.retry.retryable_status_codes
             if unwanted or (self.models.more and result is AttemptResult.FAILED):
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
@@ -255,10 +254,17 @@ class _Run:
     async def _send(self, choice: Choice) -> UpstreamReply:
         """Stops 8 and 9, with the one uncounted retry on a fresh connection (decisions E14)."""
         rules, call = self.rules, self.call
+        begun, self.begun = self.begun, None
+        taken_up = begun is not None and begun.sent_at is not None
+        if begun is not None and begun.sent_at is not None:
+            self.sent_at = begun.sent_at
+            reply = self._take_up(begun, choice)
+            if reply is not None:
+                return reply
         request = rules.preparer.prepare_request(self.models.request, call.inbound, choice.backend)
         self.stage = Stage.CONNECTING
         # A body that passes by only once is not risked on a kept connection.
-        fresh = request.tail is not None
+        fresh = taken_up or request.tail is not None
         while True:
             self.sent_at = rules.state.clock()
             self.deadlines.await_nothing()
@@ -277,7 +283,21 @@ class _Run:
                 fresh = True
                 continue
             self.stage = Stage.STREAMING
+            rules.state.fleet.observe_latency(choice.backend.name, self._since_sent())
             return reply
+
+    def _take_up(self, begun: Begun, choice: Choice) -> UpstreamReply | None:
+        """What the attempt that was begun has come to; None: send again, on a fresh connection."""
+        self.stage = Stage.STREAMING
+        self.deadlines.await_first(spent=self._since_sent())
+        failure = begun.failure
+        if failure is None:
+            return begun.reply
+        self.stage = failure.stage
+        replay = choice.backend.replay_allowed
+        if not wants_fresh(failure, replay_allowed=replay, fresh_used=False):
+            raise failure
+        return None
 
     async def _relay(self, reply: UpstreamReply, backend: Backend) -> None:
         """Stop 10."""
@@ -310,19 +330,6 @@ class _Run:
                 status, [("Content-Type", "application/json")], event.error.body
             )
         return again, result
-
-    def _tell(self, failure: AttemptFailure, name: str) -> None:
-        log.debug(
-            "Attempt failed",
-            extra=fields(
-                request_id=self.call.request_id,
-                backend=name,
-                attempt=self.call.outcome.attempts,
-                stage=failure.stage,
-                cause=failure.cause,
-                detail=failure.detail,
-            ),
-        )
 
     def _decide(self, failure: AttemptFailure, choice: Choice) -> Again | None:
         """Again, on this model or the chain's next, if the budget has a retry left (E10)."""
@@ -385,10 +392,6 @@ class _Run:
 
     def _since_sent(self) -> float:
         return self.rules.state.clock() - self.sent_at
-
-
-def _result_of(failure: AttemptFailure) -> AttemptResult:
-    return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
 
 
 def _status_failure(status: int, retry_after: float | None) -> AttemptFailure:

@@ -21,6 +21,7 @@ from continuum_router.upstream.body_framing import (
     CloseFraming,
     FramingError,
     LengthFraming,
+    whole_event_chunks,
 )
 from continuum_router.upstream.response_head import (
     MAX_HEAD_BYTES,
@@ -39,8 +40,8 @@ _NO_BODY = frozenset({204, 304})
 class ReplySink(Protocol):
     """Who receives one answer. Called synchronously; may call the connection's methods back.
 
-    `wire` True asks for the body's bytes as they came, chunk framing and trailers included, False
-    for the payload. After `on_end` or `on_failure` nothing more is called.
+    `wire` True says that whole plain chunks which end an event may come as they are (`on_chunks`);
+    everything else is payload (`on_body`). After `on_end` or `on_failure` nothing more is called.
     """
 
     wire: bool
@@ -52,7 +53,10 @@ class ReplySink(Protocol):
         """The final head; `length` of the body, None when only its framing will tell."""
 
     def on_body(self, data: bytes) -> None:
-        """Bytes of the body, never empty."""
+        """Payload of the body, never empty."""
+
+    def on_chunks(self, data: bytes, size: int) -> None:
+        """Whole chunks in wire form, `size` bytes of payload; only while `wire` is True."""
 
     def on_end(self) -> None:
         """The body is complete. The connection already belongs to its owner again."""
@@ -195,6 +199,11 @@ class Connection(asyncio.Protocol):
         self._sink = None
         self._close()
 
+    def hand_to(self, sink: ReplySink) -> None:
+        """Let another sink hear the rest of the call, if one is on."""
+        if self._sink is not None:
+            self._sink = sink
+
     def fail(self, cause: Cause) -> None:
         """Close at once and tell the sink why, if a call is on."""
         self._fail(cause)
@@ -293,26 +302,28 @@ class Connection(asyncio.Protocol):
         if sink is None:
             return
         sink.on_head(facts, length)
-        if self._sink is sink:
-            self._read_body(rest)
+        self._read_body(rest)
 
     def _read_body(self, data: bytes) -> None:
         sink = self._sink
         framing = self._framing
         if sink is None or framing is None:
             return
+        if sink.wire and framing.between_chunks:
+            size = whole_event_chunks(data)
+            if size:
+                sink.on_chunks(data, size)
+                return
         pieces: list[bytes] = []
         broken = False
         try:
-            used = framing.feed(data, None if sink.wire else pieces)
+            used = framing.feed(data, pieces)
         except FramingError:
             broken = True
             used = 0
-        if sink.wire and used:
-            pieces.append(data[:used])
         if pieces:
             sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if self._sink is not sink:
+            if self._sink is None:
                 return
         if broken:
             self._fail(Cause.BAD_FRAMING)

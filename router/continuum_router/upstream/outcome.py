@@ -1,9 +1,11 @@
 """One call through the dispatcher, and what became of it."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from continuum_router.backends.fleet import AttemptResult
 from continuum_router.backends.holding import Holding
 from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
@@ -12,6 +14,7 @@ from continuum_router.errors import (
     Cause,
     ClientGone,
     Draining,
+    Fault,
     Overloaded,
     RouterError,
     UpstreamFailed,
@@ -21,7 +24,11 @@ from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest
 from continuum_router.routing.selector import Choice
 from continuum_router.upstream.relay import ClientSink, StreamTap
+from continuum_router.upstream.retry import DEADLINES
 from continuum_router.upstream.usage import Usage
+from continuum_shared.logs import fields
+
+log = logging.getLogger("continuum_router.attempt")
 
 TIMEOUT_CAUSES = frozenset(
     {
@@ -85,6 +92,13 @@ class Call:
     pieces: Pieces | None = None
 
 
+def ended_by(failure: AttemptFailure, *, started: bool) -> Ended:
+    """How a request ends that this failure ended; `started`: the client had its status."""
+    if failure.cause in DEADLINES:
+        return Ended.DEADLINE
+    return Ended.UPSTREAM_CUT if started else Ended.FAILED
+
+
 def error_for(failure: AttemptFailure) -> RouterError:
     """What a client is told about the last failure. The cause stays in the log."""
     if failure.cause in TIMEOUT_CAUSES:
@@ -96,3 +110,25 @@ def error_for(failure: AttemptFailure) -> RouterError:
     if failure.cause is Cause.ABORTED:
         return ClientGone()
     return UpstreamFailed()
+
+
+def result_of_failure(failure: AttemptFailure) -> AttemptResult:
+    """How a failed call counts: what tells nothing about the backend is not held against it."""
+    return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
+
+
+def tell_failure(failure: AttemptFailure, request_id: str, outcome: Outcome) -> None:
+    """The debug line of a failed call."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    log.debug(
+        "Attempt failed",
+        extra=fields(
+            request_id=request_id,
+            backend=outcome.backend,
+            attempt=outcome.attempts,
+            stage=failure.stage,
+            cause=failure.cause,
+            detail=failure.detail,
+        ),
+    )

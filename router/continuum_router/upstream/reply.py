@@ -5,7 +5,7 @@ reading, so that a slow client slows its backend and memory stays bounded.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
 from continuum_router.backends.exchange import (
@@ -45,7 +45,7 @@ class QueuedReply:
     wire = False
 
     def __init__(
-        self, connection: Connection, *, on_sent: Callable[[], None] | None = None
+        self, connection: Connection | None, *, on_sent: Callable[[], None] | None = None
     ) -> None:
         self._connection: Connection | None = connection
         self._on_sent = on_sent
@@ -58,6 +58,30 @@ class QueuedReply:
         self._waiter: asyncio.Future[None] | None = None
         self._idle: float | None = None
         self.reused = False
+
+    @classmethod
+    def take_over(
+        cls,
+        connection: Connection | None,
+        facts: HeadFacts,
+        length: int | None,
+        pieces: Iterable[bytes] = (),
+        *,
+        reused: bool,
+    ) -> Self:
+        """An answer whose start another sink has heard: its head and `pieces` of its payload.
+
+        The connection tells the rest to this one. None: the call has ended; the caller says how by
+        `on_failure`, or it ended well.
+        """
+        reply = cls(connection)
+        reply.reused = reused
+        reply.on_head(facts, length)
+        for piece in pieces:
+            reply.on_body(piece)
+        if connection is not None:
+            connection.hand_to(reply)
+        return reply
 
     async def open(self, request: UpstreamRequest) -> None:
         """Send the request and wait for the head.
@@ -212,6 +236,9 @@ class QueuedReply:
             self._paused = True
             self._connection.pause()
         self._wake()
+
+    def on_chunks(self, data: bytes, size: int) -> None:  # noqa: ARG002
+        raise RuntimeError("this sink takes payload")
 
     def on_end(self) -> None:
         self._connection = None

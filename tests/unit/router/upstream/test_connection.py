@@ -122,11 +122,16 @@ async def test_answers_byte_by_byte(name):
     assert sink.body == body
 
 
-async def test_a_sink_may_ask_for_the_wire_bytes():
-    pieces = [chunked_head(), chunk(b"hel"), chunk(b"lo")[:4], chunk(b"lo")[4:], LAST_CHUNK]
-    async with scripted(answers(*pieces, gap=0)) as backend:
+async def test_a_sink_may_have_whole_event_chunks_as_they_came():
+    event = chunk(b"data: 1\n\n")
+    pieces = [chunked_head(), event, event[:4], event[4:], event + event, event + LAST_CHUNK]
+    async with scripted(answers(*pieces, gap=0.02)) as backend:
         sink, owner = await call(backend, wire=True)
-    assert sink.body == b"".join(pieces[1:])
+    assert [entry for entry in sink.log if entry[0] == "chunks"] == [
+        ("chunks", event, 9),
+        ("chunks", event + event, 18),
+    ]
+    assert sink.body == b"data: 1\n\n" * 2
     assert sink.log[-1] == "end"
     assert owner.log == ["released", "lost"]
 
