@@ -38,7 +38,7 @@ from continuum_router.upstream.outcome import (
 from continuum_router.upstream.relay import COLLECT_LIMIT
 from continuum_router.upstream.reply import QueuedReply
 from continuum_router.upstream.response_head import HeadFacts
-from continuum_router.upstream.usage import Usage, UsageTail
+from continuum_router.upstream.usage import Usage, tell_usage, usage_of
 from continuum_shared.sse import encode_event
 
 _BYPASS = header_lines([CACHE_BYPASS])
@@ -122,8 +122,8 @@ class FastCall:
 
         `counted`: the request is among the active ones already.
         """
-        way, outcome = self._way, self._scope.outcome
-        placed = self._memos.places.place(self._head.endpoint, raw, way.clock())
+        way, head, outcome = self._way, self._head, self._scope.outcome
+        placed = self._memos.places.place(head.endpoint, raw, way.clock(), head.inbound)
         if placed is None:
             return False
         self._placed = placed
@@ -141,7 +141,8 @@ class FastCall:
     def _send(self) -> None:
         choice, request, way = self._placed.choice, self._placed.request, self._way
         fleet = self._rules.state.fleet
-        self._lease = lease = fleet.lease(choice.backend.name, choice.rule.by_prefix).begin()
+        lease = fleet.lease(choice.backend.name, choice.rule.by_prefix, choice.ticket)
+        self._lease = lease.begin()
         try:
             connection = way.upstream.take(choice.backend)
         except AttemptFailure:
@@ -177,7 +178,7 @@ class FastCall:
                 self._events = EventWire()
                 return
         elif plan.plain and length is not None and length <= COLLECT_LIMIT:
-            self._scope.outcome.ttft = seconds
+            self._first_token()
             return
         self._hand_over_reply(())
 
@@ -193,7 +194,7 @@ class FastCall:
             self._hand_over_reply((events.first.take(),))
             return
         if not known and events.first.seen:
-            self._scope.outcome.ttft = self._way.clock() - self._sent_at
+            self._first_token()
         self.wire = events.passing and (self._tap is None or self._tap.found is not None)
         self._relay(out)
         if events.first.seen and not self._client.writing_paused:
@@ -349,13 +350,14 @@ class FastCall:
         placed = self._placed
         self._handed.start(placed.request, self._head.inbound, placed.holdings, begun)
 
+    def _first_token(self) -> None:
+        self._scope.outcome.ttft = self._way.clock() - self._sent_at
+        if (ticket := self._placed.choice.ticket) is not None:
+            ticket.first_token()
+
     def _note(self, data: bytes) -> None:
         if self._tap is not None:
             self._tap.feed(data)
-
-    def _remember_home(self) -> None:
-        if self._tap is not None and self._tap.found:
-            self._way.homes.remember(self._tap.found, self._placed.choice.backend.name)
 
     def _break_off(self, failure: AttemptFailure, result: AttemptResult) -> None:
         """The stream cannot be completed and the client has its start: say so as its last event."""
@@ -376,6 +378,8 @@ class FastCall:
         """The attempt has ended: count it down, record it."""
         name, state = self._placed.choice.backend.name, self._rules.state
         assert self._lease is not None
+        if result is AttemptResult.OK and self._lease.ticket is not None:
+            tell_usage(self._lease.ticket, self._usage())
         self._lease.end()
         state.fleet.record(name, result)
         state.metrics.attempt_ended(result)
@@ -384,7 +388,8 @@ class FastCall:
         """The request has ended: write its books, let the connection go on or end."""
         way, scope = self._way, self._scope
         way.sweep.drop(self)
-        self._remember_home()
+        if self._tap is not None and self._tap.found:
+            way.homes.remember(self._tap.found, self._placed.choice.backend.name)
         if way.edge.lines.wanted:
             scope.outcome.usage = self._usage()
         way.edge.account(scope, status)
@@ -392,9 +397,4 @@ class FastCall:
         self._client.call_ended(close=close)
 
     def _usage(self) -> Usage | None:
-        if self._events is not None:
-            return self._events.usage()
-        tap = UsageTail()
-        for piece in self._body:
-            tap.feed(piece)
-        return tap.read()
+        return self._events.usage() if self._events is not None else usage_of(self._body)

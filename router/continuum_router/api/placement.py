@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from continuum_router.backends.holding import Holding
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import RouterError
+from continuum_router.providers.prepare import Inbound
 from continuum_router.request import COMPLETING, ChatRequest, Endpoint, parse_generate
 from continuum_router.routing.selector import Choice
 from continuum_router.routing.strategies import Ask
@@ -49,7 +50,9 @@ class Places:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def place(self, endpoint: Endpoint, raw: bytes, now: float) -> Placement | None:
+    def place(
+        self, endpoint: Endpoint, raw: bytes, now: float, inbound: Inbound | None = None
+    ) -> Placement | None:
         """Read `raw` and choose a backend. `now` is monotonic seconds.
 
         None: it is to be refused, or something about it is the general way's. Nothing has been
@@ -68,6 +71,11 @@ class Places:
         ):
             return None
         rules = snap.dispatcher
+        piecer, pieces = rules.piecer, None
+        if piecer is not None:
+            if piecer.is_long(request):
+                return None
+            pieces = piecer.of(request, b"" if inbound is None else piecer.tenant(inbound))
         holdings = None
         if snap.lookup is not None and request.prefix is not None:
             holdings = snap.lookup.holdings(request.prefix)
@@ -77,6 +85,8 @@ class Places:
             candidates=rules.state.fleet.conditions.usable(members),
             ring_members=members,
             loads=rules.state.fleet.loads,
+            pieces=pieces,
+            size=len(raw),
         )
         choice = rules.selector.select(ask, holdings=holdings, now=now)
         if choice is None:
