@@ -168,6 +168,24 @@ class BadRequest(RouterError):
     default_message = "The request is not valid."
 
 
+class AdminRefused(RouterError):
+    """The caller may not use the administration (decisions P4)."""
+
+    status = 403
+    type = ErrorType.AUTHENTICATION
+    fault = Fault.CLIENT
+    stage = RejectStage.AUTH
+    default_code = "admin_not_allowed"
+    default_message = "This caller may not use the administration."
+
+
+class AdminUnauthorized(AdminRefused):
+    """A token is needed."""
+
+    status = 401
+    default_code = "admin_token_needed"
+
+
 class NotFound(RouterError):
     """No such path."""
 

@@ -1,16 +1,10 @@
 """Events in, KV-aware routing out: the router's half of the main job, over a real event stream."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from aiohttp import web
-
-from continuum_shared.kv_event import KvAction, KvEvent, encode
+from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.prefix_key import KeyTag, KeyText, derive
-from continuum_shared.sse import encode_comment, encode_event
-from support.edge import Edge, edge_config, running
+from support.edge import edge_config, running
 from support.scripted_backend import answers, reply, scripted
+from support.sse_listener import Listener, applied, listening
 
 SYSTEM = "You are a helpful assistant."
 KEY = derive("m", KeyText(tag=KeyTag.SYSTEM, text=SYSTEM), 1024)
@@ -25,43 +19,6 @@ def _body(number: int, **more: object) -> dict[str, object]:
     return {"model": "m", "messages": messages, **more}
 
 
-class Listener:
-    """`GET /events/{backend}` that sends what a test puts into it."""
-
-    def __init__(self) -> None:
-        self.queues: dict[str, asyncio.Queue[bytes]] = {}
-        self.url = ""
-
-    def say(self, backend: str, event: KvEvent, number: int) -> None:
-        record = encode_event(encode(event), event=event.action.value, id=f"e1-{number}")
-        self.queues[backend].put_nowait(record)
-
-    async def events(self, request: web.Request) -> web.StreamResponse:
-        queue = self.queues[request.match_info["backend"]]
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        await response.write(encode_comment("prefix-length=1024"))
-        while True:
-            await response.write(await queue.get())
-
-
-@asynccontextmanager
-async def listening(*names: str) -> AsyncIterator[Listener]:
-    listener = Listener()
-    listener.queues = {name: asyncio.Queue() for name in names}
-    app = web.Application()
-    app.router.add_get("/events/{backend}", listener.events)
-    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    listener.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
-        yield listener
-    finally:
-        await runner.cleanup()
-
-
 def _config(listener: Listener, strategy: str = "RoundRobin") -> str:
     return f"""
 selection_strategy: {strategy}
@@ -72,15 +29,6 @@ kv_cache_index:
     - {{backend_name: b1, endpoint: '{listener.url}/events/b1'}}
     - {{backend_name: b2, endpoint: '{listener.url}/events/b2'}}
 """
-
-
-async def _applied(edge: Edge, backend: str, action: KvAction, count: int = 1) -> None:
-    async with asyncio.timeout(3):
-        while (
-            edge.sample("continuum_kv_event_received_total", backend=backend, action=action.value)
-            < count
-        ):
-            await asyncio.sleep(0.005)
 
 
 async def test_the_holder_is_chosen_until_it_holds_no_more() -> None:
@@ -95,7 +43,7 @@ async def test_the_holder_is_chosen_until_it_holds_no_more() -> None:
         assert edge.sample(DECISIONS, decision="fallback", tier="none") == 1
 
         listener.say("b2", KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=256), 1)
-        await _applied(edge, "b2", KvAction.CREATED)
+        await applied(edge, "b2", KvAction.CREATED)
         held = [await edge.post(_body(number)) for number in range(1, 6)]
         assert {answer.headers["x-continuum-backend"] for answer in held} == {"b2"}
         assert held[0].headers["x-continuum-route"] == (
@@ -105,7 +53,7 @@ async def test_the_holder_is_chosen_until_it_holds_no_more() -> None:
         assert edge.sample("continuum_kv_index_overlap_score_count") == 5
 
         listener.say("b2", KvEvent(action=KvAction.EVICTED, prefix=KEY), 2)
-        await _applied(edge, "b2", KvAction.EVICTED)
+        await applied(edge, "b2", KvAction.EVICTED)
         after = await edge.post(_body(9))
         assert after.headers["x-continuum-route"] == "round_robin"
         assert edge.sample(DECISIONS, decision="fallback", tier="none") == 2
@@ -119,7 +67,7 @@ async def test_a_request_with_its_own_salt_does_not_ask_the_index() -> None:
         running(edge_config([one.url, two.url], _config(listener, "PrefixAwareHash"))) as edge,
     ):
         listener.say("b1", KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=64), 1)
-        await _applied(edge, "b1", KvAction.CREATED)
+        await applied(edge, "b1", KvAction.CREATED)
         assert (await edge.post(_body(1))).headers["x-continuum-route"].startswith("kv_aware")
         salted = await edge.post(_body(1, cache_salt="mine"))
         assert salted.headers["x-continuum-route"] == "prefix_hash"
@@ -141,7 +89,7 @@ async def test_a_dead_holder_costs_no_request() -> None:
         ) as edge,
     ):
         listener.say("b1", KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=64), 1)
-        await _applied(edge, "b1", KvAction.CREATED)
+        await applied(edge, "b1", KvAction.CREATED)
         answer = await edge.post(_body(1))
         assert answer.status == 200
         assert answer.headers["x-continuum-backend"] == "b2"

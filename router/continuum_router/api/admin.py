@@ -16,7 +16,7 @@ from continuum_router.api.admin_access import Denied, admin_verdict
 from continuum_router.api.scope import Scope
 from continuum_router.backends.conditions import Condition
 from continuum_router.backends.fleet import Fleet
-from continuum_router.errors import ErrorType, NotFound, RejectStage, RouterError
+from continuum_router.errors import AdminRefused, AdminUnauthorized, NotFound
 from continuum_router.runtime import Runtime
 from continuum_shared.logs import fields
 
@@ -35,22 +35,6 @@ class ReloadAnswer(Protocol):
 
     def to_json(self) -> dict[str, object]:
         """The body of the answer."""
-
-
-class AdminRefused(RouterError):
-    """The caller may not use the administration."""
-
-    status = 403
-    type = ErrorType.AUTHENTICATION
-    stage = RejectStage.AUTH
-    default_code = "admin_not_allowed"
-
-
-class AdminUnauthorized(AdminRefused):
-    """A token is needed."""
-
-    status = 401
-    default_code = "admin_token_needed"
 
 
 _WORDS: Mapping[Denied, str] = {

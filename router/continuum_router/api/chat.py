@@ -6,7 +6,6 @@ from continuum_router.api.access_log import AccessLog
 from continuum_router.api.client_body import read_body
 from continuum_router.api.client_sink import WebSink
 from continuum_router.api.scope import Scope
-from continuum_router.providers.piecer import tenant_of
 from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import Endpoint, parse_generate
 from continuum_router.runtime import Runtime
@@ -42,7 +41,7 @@ class Generate:
         )
         piecer, pieces = snap.dispatcher.piecer, None
         if piecer is not None and piecer.is_long(parsed):
-            pieces = await piecer.of_long(parsed, tenant_of(inbound))
+            pieces = await piecer.of_long(parsed, piecer.tenant(inbound))
         await snap.dispatcher.run(
             Call(
                 request=parsed,

@@ -13,7 +13,7 @@ from continuum_router.api.scope import Scope
 from continuum_router.backends.fleet import AttemptResult, Lease
 from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.upstream.outcome import Ended
-from continuum_router.upstream.usage import Usage, UsageTail
+from continuum_router.upstream.usage import Usage, tell_usage, usage_of
 
 
 class FastBooks:
@@ -81,10 +81,7 @@ class FastBooks:
         """What the answer, as far as it came, says of its tokens."""
         if self._events is not None:
             return self._events.usage()
-        tail = UsageTail()
-        for piece in self._body:
-            tail.feed(piece)
-        return tail.read()
+        return usage_of(self._body)
 
     def _attempt_ended(self, result: AttemptResult) -> None:
         """Count the attempt down, record it."""
@@ -99,8 +96,8 @@ class FastBooks:
     def _completed(self) -> None:
         """The answer has been sent in full: the connection goes on, unless it was said to close."""
         way, name, ticket = self._way, self._name, self._lease.ticket
-        if ticket is not None and (usage := self._usage()) is not None:
-            ticket.usage(usage.prompt_tokens, usage.cached_tokens)
+        if ticket is not None:
+            tell_usage(ticket, self._usage())
         self._attempt_ended(AttemptResult.OK)
         now = way.clock()
         prefix = self._placed.reading[3]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from continuum_router.backends.holding import Holding
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import RouterError
-from continuum_router.providers.piecer import tenant_of
+from continuum_router.providers.piecer import ON_LOOP
 from continuum_router.providers.prepare import Inbound
-from continuum_router.request import COMPLETING, Endpoint, Reading, read_generate, request_of
+from continuum_router.request import COMPLETING, Endpoint, Reading, read_generate
 from continuum_router.routing.selector import Choice
 from continuum_router.routing.strategies import Ask
 from continuum_router.runtime import Snapshot
@@ -87,10 +87,10 @@ class Places:
             holdings = self._lookup.holdings(prefix)
         pieces = None
         if self._piecer is not None:
-            request = request_of(endpoint, raw, reading)
-            if self._piecer.is_long(request):
+            if len(raw) > ON_LOOP:
                 return None
-            pieces = self._piecer.of(request, b"" if inbound is None else tenant_of(inbound))
+            tenant = b"" if inbound is None else self._piecer.tenant(inbound)
+            pieces = self._piecer.cut(endpoint, body, model, prefix, tenant)
         ask = Ask(
             model=model,
             prefix=hash_key,

@@ -17,7 +17,6 @@ from continuum_router.api.scope import Scope
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import BadRequest, NotFound
 from continuum_router.providers.json_scan import ResponseIdTap
-from continuum_router.providers.piecer import tenant_of
 from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import (
     ChatRequest,
@@ -71,7 +70,7 @@ class Proxy:
         )
         piecer, pieces = snap.dispatcher.piecer, None
         if piecer is not None and piecer.is_long(parsed):
-            pieces = await piecer.of_long(parsed, tenant_of(inbound))
+            pieces = await piecer.of_long(parsed, piecer.tenant(inbound))
         tap = ResponseIdTap() if self._endpoint is Endpoint.RESPONSES else None
         try:
             await snap.dispatcher.run(

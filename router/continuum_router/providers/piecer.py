@@ -7,12 +7,13 @@ to keep tenants apart.
 
 import asyncio
 import hashlib
+from collections.abc import Mapping
 
 from continuum_router.backends.pieces import DIGEST_SIZE, HEADS, PIECE, Pieces
 from continuum_router.providers.prepare import Inbound
 from continuum_router.providers.prompt_text import prompt_text
-from continuum_router.request import ChatRequest, RequestRules, client_salt
-from continuum_shared.prefix_key import cut_utf8
+from continuum_router.request import ChatRequest, Endpoint, RequestRules, client_salt
+from continuum_shared.prefix_key import PrefixKey, cut_utf8
 
 ON_LOOP = 1 << 20
 """Bytes of a body up to which hashing may hold up the event loop: a millisecond or so."""
@@ -63,28 +64,43 @@ class Piecer:
 
         ``tenant`` identifies who asks. Takes a microsecond a kilobyte: see :meth:`is_long`.
         """
-        text = prompt_text(request.endpoint, request.body)
+        return self.cut(request.endpoint, request.body, request.model, request.prefix, tenant)
+
+    def cut(
+        self,
+        endpoint: Endpoint,
+        body: Mapping[str, object],
+        model: str,
+        prefix: PrefixKey | None,
+        tenant: bytes = b"",
+    ) -> Pieces | None:
+        """The same from what was read of a request."""
+        text = prompt_text(endpoint, body)
         if text is None:
             return None
         data = text.data
         return Pieces(
-            digests=chain(self._seed(request, tenant), data),
+            digests=chain(self._seed(model, body, tenant), data),
             size=len(data),
             media=tuple(text.media),
-            group=request.prefix or b"",
+            group=prefix or b"",
         )
 
     def is_long(self, request: ChatRequest) -> bool:
         """Whether cutting it would hold up the event loop."""
         return len(request.raw) > ON_LOOP
 
+    def tenant(self, inbound: Inbound) -> bytes:
+        """Who asks, where that matters."""
+        return tenant_of(inbound) if self._per_tenant else b""
+
     async def of_long(self, request: ChatRequest, tenant: bytes = b"") -> Pieces | None:
         """The same beside the event loop."""
         return await asyncio.to_thread(self.of, request, tenant)
 
-    def _seed(self, request: ChatRequest, tenant: bytes) -> bytes:
-        name = self._rules.aliases.get(request.model, request.model)
-        salt = client_salt(request.body)
+    def _seed(self, model: str, body: Mapping[str, object], tenant: bytes) -> bytes:
+        name = self._rules.aliases.get(model, model)
+        salt = client_salt(body)
         start = cut_utf8(name, len(name) * 4) + b"\x00C"
         if salt is not None:
             start += b"\x00salt\x00" + cut_utf8(salt, 4096)

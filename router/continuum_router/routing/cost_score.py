@@ -12,6 +12,7 @@ what it stores, and its time, the more the busier it is. So nothing is locked to
 prefix is copied when waiting costs more than copying, and only then. Nobody has to hold anything.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,6 +34,9 @@ GAIN = 2.0
 KV = 0.8
 TIE = 64.0
 LEAST_SUCCESS = 0.05
+SLOW = 0.05
+"""Seconds for which speed, crowding, utilisation and success are taken to stay as they are."""
+
 GUESSED_CROWDING = 0.5
 """What a guessed crowding counts: the guess sees what was sent, not what the engine evicted."""
 
@@ -102,9 +106,12 @@ class CostPick:
 
 
 class _Team:
-    """The candidates of the last selection, with what is looked up by their names."""
+    """The candidates of the last selection, with what is looked up by their names.
 
-    __slots__ = ("lanes", "members", "names", "weights")
+    ``slow`` are the factors that change in seconds, not with each request; see `CostScorer._slow`.
+    """
+
+    __slots__ = ("fresh_until", "lanes", "members", "names", "slow", "weights")
 
     def __init__(self, members: Sequence[Backend], ledger: WorkLedger) -> None:
         self.members = members
@@ -112,6 +119,8 @@ class _Team:
         self.lanes: list[Lane] = [ledger.lane(name) for name in self.names]
         mean = sum(backend.weight for backend in members) / len(members)
         self.weights = [max(backend.weight / mean, 1e-6) if mean else 1.0 for backend in members]
+        self.slow: list[tuple[Lane, float, float, float]] = []
+        self.fresh_until = -math.inf
 
 
 class CostScorer:
@@ -268,19 +277,33 @@ class CostScorer:
         success_rate: Callable[[str], float],
         now: float,
     ) -> list[float]:
-        lanes, index = team.lanes, self._index
-        fast = sum(lane.rate for lane in lanes) / len(lanes)
+        if not now < team.fresh_until <= now + SLOW:
+            team.slow = self._slow(team, success_rate, now)
+            team.fresh_until = now + SLOW
         cold = work_of(max(LEAST_WORK, tokens), 0.0)
         costs: list[float] = []
-        for name, lane, cached, weight in zip(team.names, lanes, held, team.weights, strict=True):
+        for (lane, factor, crowd, scale), cached in zip(team.slow, held, strict=True):
             own = work_of(max(LEAST_WORK, tokens - cached), cached) if cached else cold
-            cost = lane.wait(now) + self._factor(name, lane.busy(now)) * own
-            if lane.context:
-                cost *= 1 + KV * lane.context / index.room(name)
-            if self._counts_success:
-                cost /= max(LEAST_SUCCESS, success_rate(name))
-            costs.append(cost * fast / (lane.rate * weight))
+            cost = factor * own
+            if lane.line:
+                cost += lane.wait(now)
+            costs.append(cost * (1 + crowd * lane.context) * scale)
         return costs
+
+    def _slow(
+        self, team: _Team, success_rate: Callable[[str], float], now: float
+    ) -> list[tuple[Lane, float, float, float]]:
+        """For each backend: ``x``, the price of a token in flight, and 1 / (speed * success)."""
+        fast = sum(lane.rate for lane in team.lanes) / len(team.lanes)
+        return [
+            (
+                lane,
+                self._factor(name, lane.busy(now)),
+                KV / self._index.room(name),
+                fast / (lane.rate * weight * self._success(name, success_rate)),
+            )
+            for name, lane, weight in zip(team.names, team.lanes, team.weights, strict=True)
+        ]
 
     def _factor(self, name: str, busy: float) -> float:
         copying = self._copying * self._index.crowding(name)

@@ -35,19 +35,19 @@ def work_of(uncached: float, cached: float) -> float:
 class Lane:
     """One backend's line.
 
-    ``context`` are tokens in flight, ``last`` when it was sent something, ``rate`` the work it does
-    in a second.
+    ``line`` is the work by request, in the order of sending; ``context`` are tokens in flight,
+    ``last`` when it was sent something, ``rate`` the work it does in a second.
     """
 
     __slots__ = (
         "_busy",
         "_busy_at",
-        "_line",
         "_samples",
         "_since",
         "_total",
         "context",
         "last",
+        "line",
         "rate",
     )
 
@@ -55,7 +55,7 @@ class Lane:
         self.context = 0.0
         self.last = 0.0
         self.rate = FIRST_RATE
-        self._line: dict[int, float] = {}
+        self.line: dict[int, float] = {}
         self._total = 0.0
         self._since = 0.0
         self._busy = 0.0
@@ -64,7 +64,7 @@ class Lane:
 
     def wait(self, now: float) -> float:
         """Work in line, less what the head's has been reduced by since it came up."""
-        line = self._line
+        line = self.line
         if not line:
             return 0.0
         head = next(iter(line.values()))
@@ -76,24 +76,24 @@ class Lane:
         if elapsed <= 0:
             return self._busy
         kept = math.exp(-elapsed / BUSY_TIME)
-        return self._busy * kept + ((1 - kept) if self._line else 0.0)
+        return self._busy * kept + ((1 - kept) if self.line else 0.0)
 
     def sent(self, number: int, work: float, tokens: float, now: float) -> None:
         """A request has gone out."""
         self._note_busy(now)
-        if not self._line:
+        if not self.line:
             self._since = now
-        self._line[number] = work
+        self.line[number] = work
         self._total += work
         self.context += tokens
         self.last = now
 
     def answered(self, number: int, now: float) -> None:
         """Its first token has passed by: the speed is learned if it was the head."""
-        if number not in self._line:
+        if number not in self.line:
             return
         self._note_busy(now)
-        head = next(iter(self._line)) == number
+        head = next(iter(self.line)) == number
         work = self._take(number)
         took = now - self._since
         if head and took > _SAMPLE_LEAST and (work > _SAMPLE_WORK or took > _SAMPLE_LONG):
@@ -104,9 +104,9 @@ class Lane:
 
     def given_up(self, number: int, now: float) -> None:
         """It ended without a token: nothing is learned."""
-        if number in self._line:
+        if number in self.line:
             self._note_busy(now)
-            if next(iter(self._line)) == number:
+            if next(iter(self.line)) == number:
                 self._since = now
             self._take(number)
 
@@ -115,12 +115,12 @@ class Lane:
         self.context = max(0.0, self.context - tokens)
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self.line)
 
     def _take(self, number: int) -> float:
-        work = self._line.pop(number)
+        work = self.line.pop(number)
         # Sums of floats drift; an empty line is the moment to forget that.
-        self._total = self._total - work if self._line else 0.0
+        self._total = self._total - work if self.line else 0.0
         return work
 
     def _note_busy(self, now: float) -> None:

@@ -9,7 +9,7 @@ from continuum_router.backends.holding import Holding
 from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.providers.model_splice import splice_model
-from continuum_router.providers.piecer import Piecer, tenant_of
+from continuum_router.providers.piecer import Piecer
 from continuum_router.request import ChatRequest, RequestRules, for_model
 from continuum_router.upstream.outcome import Call
 from continuum_shared.prefix_key import PrefixKey
@@ -83,4 +83,4 @@ class ModelChain:
         """The pieces of a request that is short enough; a long one's come with the call."""
         if self._piecer is None or self._piecer.is_long(self.request):
             return None
-        return self._piecer.of(self.request, tenant_of(self._call.inbound))
+        return self._piecer.of(self.request, self._piecer.tenant(self._call.inbound))

@@ -24,6 +24,7 @@ CASES = {
         "client",
         "admission",
     ),
+    errors.AdminRefused: (403, "authentication_error", "admin_not_allowed", "client", "auth"),
     errors.ClientGone: (499, "invalid_request_error", "client_closed_request", "client", None),
     errors.InternalError: (500, "api_error", "internal_error", "router", None),
     errors.UpstreamFailed: (502, "api_error", "upstream_error", "backend", None),

@@ -118,3 +118,28 @@ async def test_what_is_remembered_of_models_is_bounded() -> None:
     for number in range(MEMO_ENTRIES + 5):
         assert places.place(Endpoint.CHAT, chat(model=f"m{number}"), 0.0) is not None
     assert len(places) == 5
+
+
+COST = "kv_cache_index: {enabled: true, scoring: {mode: cost}}"
+
+
+async def test_cost_mode_places_by_the_prompt_and_keeps_its_books() -> None:
+    snap = snapshot(COST)
+    places = Places(snap)
+    body = chat(messages=[{"role": "user", "content": "x" * 5000}])
+    first = places.place(Endpoint.CHAT, body, 5.0)
+    assert first is not None
+    assert first.choice.rule is Rule.LEAST_WORK
+    name, ticket = first.choice.backend.name, first.choice.ticket
+    with snap.dispatcher.state.fleet.lease(name, ticket=ticket):
+        assert ticket is not None
+        ticket.first_token()
+    again = places.place(Endpoint.CHAT, body, 5.0)
+    assert again is not None
+    assert (again.choice.rule, again.choice.backend.name) == (Rule.KV_AWARE, name)
+
+
+async def test_a_prompt_too_long_to_be_cut_here_is_left_to_the_general_way() -> None:
+    body = chat(messages=[{"role": "user", "content": "x" * (1 << 20)}])
+    assert Places(snapshot(COST)).place(Endpoint.CHAT, body, 5.0) is None
+    assert Places(snapshot()).place(Endpoint.CHAT, body, 5.0) is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from continuum_router.backends.holding import Tier
-from continuum_router.routing.cost_score import GAIN, KV
+from continuum_router.routing.cost_score import GAIN, KV, SLOW
 from continuum_router.routing.strategies import Rule
 from continuum_router.routing.work_ledger import FIRST_RATE, work_of
 from support.backends import backend, backends
@@ -155,12 +155,14 @@ def test_failures_cost_and_can_be_made_not_to():
     bench = CostBench(ABC)
     home = bench.serve(LONG)
     bench.rates = {home: 0.05}
+    bench.now += SLOW
     assert bench.choose(LONG).backend.name == home
     half = prompt("x" * 42 + "y" * 40)
     assert bench.choose(half).backend.name != home
     careless = CostBench(ABC, overlap_weight=0.7, load_weight=0.3, health_weight=0.0)
     home = careless.serve(LONG)
     careless.rates = {home: 0.05}
+    careless.now += SLOW
     assert careless.choose(half).backend.name == home
 
 
