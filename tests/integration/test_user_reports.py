@@ -276,7 +276,7 @@ async def test_s2_five_thousand_posts_around_the_idle_limit_of_a_backend(fast: b
             numbers = [json.loads(seen.body)["n"] for seen in backend.requests]
             assert len(numbers) == len(set(numbers)) == POSTS // 4
             # It did happen: many connections were needed, not one for each client.
-            assert backend.connections > 100
+            assert backend.connections > 100 // len(backends)
 
 
 # -- S3, S4: failures of a stream ----------------------------------------------------------------
