@@ -40,10 +40,10 @@ async def test_an_ordinary_request_is_placed_and_counted_once() -> None:
     snap = snapshot("selection_strategy: PrefixAwareHash")
     placed = Places(snap).place(Endpoint.CHAT, chat(), 5.0)
     assert placed is not None
-    assert placed.reading[1:3] == ("m", False)
-    assert placed.choice.rule is Rule.PREFIX_HASH
-    assert placed.limits == snap.dispatcher.standard
-    assert placed.holdings is None
+    assert placed[0][1:3] == ("m", False)
+    assert placed[2].rule is Rule.PREFIX_HASH
+    assert placed[3] == snap.dispatcher.standard
+    assert placed[1] is None
     assert requests_noted(snap) == 1
 
 
@@ -51,7 +51,7 @@ async def test_the_index_is_asked() -> None:
     snap = snapshot("kv_cache_index: {enabled: true}")
     placed = Places(snap).place(Endpoint.CHAT, chat(), 5.0)
     assert placed is not None
-    assert placed.holdings == {}
+    assert placed[1] == {}
 
 
 async def test_limits_are_those_of_the_kind_and_the_model() -> None:
@@ -65,8 +65,8 @@ timeouts:
     other = places.place(Endpoint.CHAT, chat(model="other", stream=True), 0.0)
     assert streamed is not None
     assert other is not None
-    assert streamed.limits.first_byte == 120.0
-    assert other.limits.total == 777.0
+    assert streamed[3].first_byte == 120.0
+    assert other[3].total == 777.0
 
 
 LEFT = {
