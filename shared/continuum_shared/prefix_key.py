@@ -117,7 +117,7 @@ def completions_key_text(body: Mapping[str, object]) -> KeyText | None:
     if isinstance(prompt, list) and prompt:
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
-        return KeyText(tag=KeyTag.FIRST_MESSAGE, text=prompt)
+        return KeyText(KeyTag.FIRST_MESSAGE, prompt)
     return None
 
 
@@ -159,9 +159,9 @@ def _messages_key_text(leading: Iterable[str], messages: object) -> KeyText | No
             system.append(text)
     # An empty system message anchors nothing: the first other message does.
     if any(system):
-        return KeyText(tag=KeyTag.SYSTEM, text="\n".join(system))
+        return KeyText(KeyTag.SYSTEM, "\n".join(system))
     if first:
-        return KeyText(tag=KeyTag.FIRST_MESSAGE, text=first)
+        return KeyText(KeyTag.FIRST_MESSAGE, first)
     return None
 
 

@@ -1,8 +1,8 @@
-"""One client connection: aiohttp's own protocol, with the fast path front of it.
+"""One client connection: aiohttp's own protocol, with the fast path in front of it.
 
-Bytes come here first. When a request surely begins with them (`WireGuard` knows where what went to
-aiohttp has ended) and nobody is being answered, the fast path may take them; everything else is
-aiohttp's.
+Bytes come here first. When a request surely begins with them and nobody is being answered, the fast
+path may take them; everything else is aiohttp's, after `WireGuard` has read it strictly. The guard
+also knows where each body ends, and so where the next request begins.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ class EdgeProtocol(RequestHandler):
         "_hangup",
         "_last",
         "_newest_body",
+        "_sure",
         "_visitor",
     )
 
@@ -54,11 +55,12 @@ class EdgeProtocol(RequestHandler):
     ) -> None:
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
         self._edge = edge
+        self._guard = WireGuard()
         self._hangup = HangupWatch()
+        self._newest_body: StreamReader = EMPTY_PAYLOAD
         self._answered_body: StreamReader = EMPTY_PAYLOAD
         self._fast = fast
-        self._guard = WireGuard()
-        self._newest_body: StreamReader = EMPTY_PAYLOAD
+        self._sure = fast is not None
         self._call: FastCall | Arriving | None = None
         self._visitor: Visitor | None = None
         self._ahead: list[bytes] = []
@@ -86,13 +88,13 @@ class EdgeProtocol(RequestHandler):
             return
         waiter, fast, visitor = self._waiter, self._fast, self._visitor
         if (
-            fast is not None
+            self._sure
+            and fast is not None
             and visitor is not None
             and data.startswith(BEGINS)
             and waiter is not None
             and not waiter.done()
             and not (self._messages or self._close or self._force_close)
-            and self._guard.between
         ):
             self._call = fast.take(data, visitor)
             if self._call is not None:
@@ -177,13 +179,14 @@ class EdgeProtocol(RequestHandler):
     # -- aiohttp ----------------------------------------------------------------------------
 
     def _to_aiohttp(self, data: bytes) -> None:
-        """Hand bytes over: those that `WireGuard` finds clean are aiohttp's."""
+        """Hand over those bytes that `WireGuard` finds clean."""
         guard = self._guard
         refused = guard.fault is not None
         for piece in guard.feed(data):
             self._parse(piece)
         if guard.fault is not None and not refused:
             self._parse(NO_HTTP)
+        self._sure = self._fast is not None and guard.between
 
     def _parse(self, data: bytes) -> None:
         """Let aiohttp read bytes.

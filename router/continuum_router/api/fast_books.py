@@ -7,11 +7,12 @@ The same numbers, lines and leases as on the general way, once each. What the ge
 from continuum_router.api.event_wire import EventWire
 from continuum_router.api.fast_context import FastContext, SnapshotMemos
 from continuum_router.api.header_memo import OrdinaryHead
-from continuum_router.api.placement import Placement
 from continuum_router.api.plain_sink import Client
 from continuum_router.api.scope import Scope
 from continuum_router.backends.fleet import AttemptResult, Lease
 from continuum_router.providers.json_scan import ResponseIdTap
+from continuum_router.request import Reading
+from continuum_router.routing.selector import Choice
 from continuum_router.upstream.outcome import Ended
 from continuum_router.upstream.usage import Usage, tell_usage, usage_of
 
@@ -33,7 +34,8 @@ class FastBooks:
     begun = False
     told = False
     # These from the choice on.
-    _placed: Placement
+    _reading: Reading
+    _choice: Choice
     _name: str
     _lease: Lease
     due: float
@@ -64,8 +66,8 @@ class FastBooks:
             scope = self._scope = self._head.scope(self._request_id, self._started_at)
             scope.routing_headers = self._memos.snap.routing_headers
             if self.begun:
-                scope.model = self._placed.reading[1] or None
-                scope.outcome.backend, scope.outcome.choice = self._name, self._placed.choice
+                scope.model = self._reading[1] or None
+                scope.outcome.backend, scope.outcome.choice = self._name, self._choice
         return scope
 
     def _so_far(self, ended: Ended | None = None) -> Scope:
@@ -100,7 +102,7 @@ class FastBooks:
             tell_usage(ticket, self._usage())
         self._attempt_ended(AttemptResult.OK)
         now = way.clock()
-        prefix = self._placed.reading[3]
+        prefix = self._reading[3]
         if prefix is not None:
             self._memos.rules.state.served(name, prefix, now)
         seconds = now - self._started_at

@@ -6,7 +6,7 @@ answer) and the client has no bytes yet, the general loop goes on with what was 
 (`_hand_over`), and what becomes of the request then is decided there alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import orjson
 
@@ -15,6 +15,7 @@ from continuum_router.api.fast_books import FastBooks
 from continuum_router.api.hand_over import HandOver
 from continuum_router.api.reply_plan import ReplyPlan
 from continuum_router.backends.fleet import AttemptResult
+from continuum_router.backends.holding import Holding
 from continuum_router.errors import AttemptFailure, Stage, to_stream_event
 from continuum_router.request import request_of
 from continuum_router.upstream.begun import Begun
@@ -46,6 +47,7 @@ class FastCall(FastBooks):
     _limit = Limit.TOTAL
     _slow_client = False
     wire = False
+    _holdings: Mapping[str, Holding] | None
     _raw: bytes  # these from `dispatch` on
     _limits: Limits
     _at: float
@@ -65,8 +67,9 @@ class FastCall(FastBooks):
         placed = memos.places.place(head.endpoint, raw, now, self._peer, head.inbound)
         if placed is None:
             return False
-        self._placed, self._raw, self._at = placed, raw, now
-        _, _, choice, limits = placed
+        self._raw, self._at = raw, now
+        reading, self._holdings, choice, limits = placed
+        self._reading, self._choice = reading, choice
         backend = choice.backend
         self._name = name = backend.name
         self._limits = limits
@@ -94,7 +97,7 @@ class FastCall(FastBooks):
         self._sent_at = now
         preparer = rules.preparer
         if preparer.stamps:
-            raw = preparer.salted(raw, request_of(head.endpoint, raw, placed.reading), backend)
+            raw = preparer.salted(raw, request_of(head.endpoint, raw, reading), backend)
         start = head.heads.get(name) or head.head_for(backend, preparer)
         connection.start_ordinary(b"%b%d\r\n\r\n" % (start, len(raw)), raw, self)
         return True
@@ -115,7 +118,7 @@ class FastCall(FastBooks):
     def on_whole(self, facts: HeadFacts, body: bytes) -> None:
         self._connection = None
         plan = self._head_came(facts, len(body))
-        if self._placed.reading[2] or not plan.plain or len(body) > COLLECT_LIMIT:
+        if self._reading[2] or not plan.plain or len(body) > COLLECT_LIMIT:
             self._hand_over_reply((body,) if body else ())
         else:
             self._first_token(self._head_at)
@@ -123,7 +126,7 @@ class FastCall(FastBooks):
 
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         plan = self._head_came(facts, length)
-        if self._placed.reading[2]:
+        if self._reading[2]:
             if plan.events:
                 self._events = EventWire()
                 return
@@ -292,7 +295,7 @@ class FastCall(FastBooks):
                 self._plan.head,
                 self._request_id.encode("ascii"),
                 self._head.cache_line,
-                memos.plans.route_lines(self._placed.choice) if memos.snap.routing_headers else b"",
+                memos.plans.route_lines(self._choice) if memos.snap.routing_headers else b"",
                 framing,
                 way.date.line(),
                 b"Connection: close\r\n" if self._closes else b"",
@@ -302,7 +305,7 @@ class FastCall(FastBooks):
 
     def _begun(self, failure: AttemptFailure | None, reply: QueuedReply | None = None) -> Begun:
         return Begun(
-            choice=self._placed.choice,
+            choice=self._choice,
             started=self._at,
             lease=self._lease,
             sent_at=self._sent_at,
@@ -323,11 +326,10 @@ class FastCall(FastBooks):
 
     def _hand_over(self, begun: Begun) -> None:
         self._way.sweep.drop(self)
-        placed = self._placed
-        request = request_of(self._head.endpoint, self._raw, placed.reading)
+        request = request_of(self._head.endpoint, self._raw, self._reading)
         rules = self._memos.rules
         self._handed = HandOver(self._way, rules, self._client, self.scope(), self._peer)
-        self._handed.start(request, self._head.inbound, placed.holdings, begun)
+        self._handed.start(request, self._head.inbound, self._holdings, begun)
 
     def _break_off(self, failure: AttemptFailure, result: AttemptResult) -> None:
         """The stream cannot be completed and the client has its start: say so as its last event."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from continuum_router.backends.holding import Holding
 from continuum_router.backends.pool import Backend
@@ -18,13 +17,8 @@ from continuum_router.upstream.deadlines import Limits
 MEMO_ENTRIES = 1024
 
 
-class Placement(NamedTuple):
-    """What was asked, what the index said, who was chosen, within which limits."""
-
-    reading: Reading
-    holdings: Mapping[str, Holding] | None
-    choice: Choice
-    limits: Limits
+Placement = tuple[Reading, Mapping[str, Holding] | None, Choice, Limits]
+"""What was asked, what the index said, who was chosen, within which limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +102,7 @@ class Places:
         state = rules.state
         state.budget.request(now)
         state.routing_metrics.count(choice)
-        return Placement(reading, holdings, choice, plan.limits)
+        return reading, holdings, choice, plan.limits
 
     def _plan(self, key: tuple[str, Endpoint, bool]) -> ModelPlan:
         if len(self._plans) >= MEMO_ENTRIES:

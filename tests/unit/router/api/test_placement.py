@@ -40,10 +40,10 @@ async def test_an_ordinary_request_is_placed_and_counted_once() -> None:
     snap = snapshot("selection_strategy: PrefixAwareHash")
     placed = Places(snap).place(Endpoint.CHAT, chat(), 5.0)
     assert placed is not None
-    assert placed.reading[1:3] == ("m", False)
-    assert placed.choice.rule is Rule.PREFIX_HASH
-    assert placed.limits == snap.dispatcher.standard
-    assert placed.holdings is None
+    assert placed[0][1:3] == ("m", False)
+    assert placed[2].rule is Rule.PREFIX_HASH
+    assert placed[3] == snap.dispatcher.standard
+    assert placed[1] is None
     assert requests_noted(snap) == 1
 
 
@@ -51,7 +51,7 @@ async def test_the_index_is_asked() -> None:
     snap = snapshot("kv_cache_index: {enabled: true}")
     placed = Places(snap).place(Endpoint.CHAT, chat(), 5.0)
     assert placed is not None
-    assert placed.holdings == {}
+    assert placed[1] == {}
 
 
 async def test_limits_are_those_of_the_kind_and_the_model() -> None:
@@ -65,8 +65,8 @@ timeouts:
     other = places.place(Endpoint.CHAT, chat(model="other", stream=True), 0.0)
     assert streamed is not None
     assert other is not None
-    assert streamed.limits.first_byte == 120.0
-    assert other.limits.total == 777.0
+    assert streamed[3].first_byte == 120.0
+    assert other[3].total == 777.0
 
 
 LEFT = {
@@ -129,14 +129,14 @@ async def test_cost_mode_places_by_the_prompt_and_keeps_its_books() -> None:
     body = chat(messages=[{"role": "user", "content": "x" * 5000}])
     first = places.place(Endpoint.CHAT, body, 5.0)
     assert first is not None
-    assert first.choice.rule is Rule.LEAST_WORK
-    name, ticket = first.choice.backend.name, first.choice.ticket
+    assert first[2].rule is Rule.LEAST_WORK
+    name, ticket = first[2].backend.name, first[2].ticket
     with snap.dispatcher.state.fleet.lease(name, ticket=ticket):
         assert ticket is not None
         ticket.first_token()
     again = places.place(Endpoint.CHAT, body, 5.0)
     assert again is not None
-    assert (again.choice.rule, again.choice.backend.name) == (Rule.KV_AWARE, name)
+    assert (again[2].rule, again[2].backend.name) == (Rule.KV_AWARE, name)
 
 
 async def test_a_prompt_too_long_to_be_cut_here_is_left_to_the_general_way() -> None:
