@@ -18,6 +18,9 @@ from continuum_kv_listener.sources.readable import Socket, wait_readable
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _ZAP_REQUEST_FRAMES = 6
+TRY_AGAIN = b"300"
+"""ZAP's word for a refusal that need not last. After a final one (400) the publisher of a running
+engine would never connect again, not even once the allow list or a name's address is corrected."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 LOOPBACK: tuple[Network, ...] = (
@@ -159,7 +162,7 @@ class AdmissionDesk:
         version, request_id, domain, address = request[:4]
         verdict = self._judge(domain.decode("utf-8", "replace"), address.decode("utf-8", "replace"))
         if verdict is None:
-            tail = [b"400", b"address not allowed", b"", b""]
+            tail = [TRY_AGAIN, b"address not allowed", b"", b""]
         else:
             tail = [b"200", b"OK", str(verdict).encode("ascii"), b""]
         self._socket.send_multipart([*frames[:cut], version, request_id, *tail])

@@ -80,7 +80,10 @@ SourceItem = RawBatch | LinkUp | LinkDown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZmqEndpointSettings:
-    """Where and how to subscribe. ``max_message_bytes`` is the frame size at which ZMQ hangs up."""
+    """Where and how to subscribe. ``max_message_bytes`` is the frame size at which ZMQ hangs up.
+
+    Who connects has ``handshake`` seconds to finish; a refused publisher comes again after them.
+    """
 
     name: str
     endpoint: str
@@ -88,6 +91,7 @@ class ZmqEndpointSettings:
     topic: str = ""
     rank: int = 0
     max_message_bytes: int = 128 * 1024 * 1024
+    handshake: float = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +205,7 @@ class ZmqSource:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, RECEIVE_HIGH_WATER)
         socket.setsockopt(zmq.MAXMSGSIZE, settings.max_message_bytes)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, int(CONNECT_SECONDS * 1000))
+        socket.setsockopt(zmq.HANDSHAKE_IVL, int(settings.handshake * 1000))
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_SECONDS * 1000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(DEAD_AFTER_SECONDS * 1000))
         socket.setsockopt(zmq.IPV6, int(self._family.ipv6))

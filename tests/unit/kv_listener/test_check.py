@@ -11,6 +11,7 @@ from continuum_kv_listener.check_table import Outcome
 from continuum_kv_listener.config import ListenerConfig, parse_config
 from support.kv_publisher import KvPublisher, free_port
 from support.tiny_engine import TinyEngine, serving
+from support.trtllm_server import created, trtllm_server
 
 QUICK = CheckTimes(connect=0.4, replay=0.3, http=2.0)
 
@@ -156,6 +157,24 @@ async def test_a_named_format_is_not_probed(engine, publisher):
         "health",
         "detokenize",
     ]
+
+
+async def test_a_tensorrt_source_is_looked_at_and_not_drained():
+    async with trtllm_server() as server:
+        server.tell(created())
+        urls = [server.url, server.url.replace("kv_cache_events", "nowhere")]
+        urls.append(f"http://127.0.0.1:{free_port()}/kv_cache_events")
+        seen = []
+        for url in urls:
+            (outcome,) = await try_all(config(engine="trtllm", trtllm_endpoint=url), QUICK)
+            assert (outcome.what, outcome.endpoint) == ("events (poll)", url)
+            seen.append((outcome.good, outcome.note))
+        assert seen == [
+            (True, "events not read: an answer would drain them"),
+            (False, "refused (404)"),
+            (False, "unreachable"),
+        ]
+        assert len(server.queue) == 1
 
 
 def test_the_command_prints_the_table_and_what_is_next():

@@ -185,6 +185,59 @@ CASES = {
 }
 
 
+def polled(facts: SourceFacts, **changes: object) -> SourceFacts:
+    made = replace(facts, engine="trtllm", **changes)
+    return replace(made, link=replace(made.link, endpoint="http://t/kv_cache_events"))
+
+
+POLLED_CASES = {
+    "all is well": (polled(GOOD), []),
+    "starting": (polled(link(**NEVER), uptime=1.0, order=OrderFacts()), []),
+    "never answered": (
+        polled(link(**NEVER, last_error="refused (404)"), uptime=61.0, order=OrderFacts()),
+        [
+            "nothing usable comes from http://t/kv_cache_events (refused (404)): is trtllm-serve "
+            "up, with block reuse on and event_buffer_max_size above 0?"
+        ],
+    ),
+    "answers no more": (
+        polled(link(connected=False, down_for=12.3, last_error="unreachable", peers=0)),
+        ["not connected to http://t/kv_cache_events for 12 s (unreachable)"],
+    ),
+    "answers without an event": (
+        polled(GOOD, order=OrderFacts()),
+        [
+            "polls are answered, but no event came in 60 s: an idle engine, a second reader of its "
+            "events, or event_buffer_max_size is 0"
+        ],
+    ),
+    "lost events": (
+        polled(order(lost=7)),
+        [
+            "7 events were lost, and all that was known before them dropped: poll more often "
+            "(poll_interval_ms), or raise event_buffer_max_size"
+        ],
+    ),
+    "no salts": (
+        polled(GOOD, stats=replace(STATS, prefixes=0), drops={DropReason.FOREIGN_SALT: 3}),
+        [
+            "3 events were discarded because their chains carry no router's salt: turn on "
+            "prefix_routing.salt_echo in the router, with this backend's type trtllm"
+        ],
+    ),
+    "some prompts without": (polled(GOOD, drops={DropReason.FOREIGN_SALT: 3}), []),
+    "may not vouch": (
+        polled(GOOD, vouches=False, engine_silent=230.0),
+        ["live prefixes are no longer re-announced: the engine has not answered for 230 s"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("facts", "expected"), POLLED_CASES.values(), ids=POLLED_CASES)
+def test_warnings_of_a_polled_engine(facts, expected):
+    assert warnings(facts) == expected
+
+
 @pytest.mark.parametrize(("facts", "expected"), CASES.values(), ids=CASES)
 def test_warnings(facts, expected):
     assert warnings(facts) == expected

@@ -96,8 +96,8 @@ async def test_admission(context):
     try:
         assert (await ask(context, b"a", b"127.0.0.1"))[3:6] == [b"200", b"OK", b"1"]
         assert (await ask(context, b"a", b"127.0.0.1"))[5] == b"2"
-        assert (await ask(context, b"a", b"10.0.0.1"))[3:4] == [b"400"]
-        assert (await ask(context, b"other", b"127.0.0.1"))[3:4] == [b"400"]
+        assert (await ask(context, b"a", b"10.0.0.1"))[3:4] == [b"300"]
+        assert (await ask(context, b"other", b"127.0.0.1"))[3:4] == [b"300"]
         assert admitted == [1, 2]
         assert refused == ["10.0.0.1"]
         told = []
@@ -105,11 +105,11 @@ async def test_admission(context):
         desk.update("a", TEN)
         desk.update("nobody", TEN)
         assert (await ask(context, b"a", b"10.0.0.1"))[3:4] == [b"200"]
-        assert (await ask(context, b"a", b"127.0.0.1"))[3:4] == [b"400"]
-        assert (await ask(context, b"nobody", b"10.0.0.1"))[3:4] == [b"400"]
+        assert (await ask(context, b"a", b"127.0.0.1"))[3:4] == [b"300"]
+        assert (await ask(context, b"nobody", b"10.0.0.1"))[3:4] == [b"300"]
         assert told == ["a"]
         desk.unregister("a")
-        assert (await ask(context, b"a", b"127.0.0.1"))[3:4] == [b"400"]
+        assert (await ask(context, b"a", b"127.0.0.1"))[3:4] == [b"300"]
     finally:
         running.cancel()
         await asyncio.wait([running])

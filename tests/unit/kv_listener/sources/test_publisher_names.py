@@ -2,12 +2,57 @@ import asyncio
 import ipaddress
 
 import pytest
+import zmq
 
-from continuum_kv_listener.sources.publisher_acl import PublisherAcl, UnresolvedPublisher
+from continuum_kv_listener.config import ZmqMode
+from continuum_kv_listener.engine_events import DropReason
+from continuum_kv_listener.sources.publisher_acl import (
+    AdmissionDesk,
+    PublisherAcl,
+    UnresolvedPublisher,
+)
 from continuum_kv_listener.sources.publisher_names import PublisherNames
+from continuum_kv_listener.sources.zmq_source import Admission, ZmqEndpointSettings, ZmqSource
+from support.kv_publisher import KvPublisher, free_port
 
 OLD = PublisherAcl(networks=(ipaddress.ip_network("10.0.0.1"),))
 NEW = PublisherAcl(networks=(ipaddress.ip_network("10.0.0.2"),))
+
+
+async def test_a_publisher_whose_name_moves_is_let_in(running):
+    """Real sockets: refused under its new address until the name is looked up again."""
+    context = zmq.Context()
+    desk = AdmissionDesk(context)
+    elsewhere = PublisherAcl(networks=(ipaddress.ip_network("10.0.0.1"),))
+    here = PublisherAcl(networks=(ipaddress.ip_network("127.0.0.1"),))
+    resolve = Names(elsewhere, here)
+    names = PublisherNames(desk, resolve=resolve, every=3600, soonest=0.1)
+    names.keep("s", ("gpu-1",), local=False)
+    drops = []
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    source = ZmqSource(
+        ZmqEndpointSettings(name="s", endpoint=endpoint, mode=ZmqMode.BIND, handshake=0.3),
+        context=context,
+        on_drop=drops.append,
+        admission=Admission(desk=desk, acl=elsewhere),
+    )
+    running(names)
+    running(desk)
+    publisher = None
+    try:
+        await source.receive(0)
+        publisher = KvPublisher(connect_to=endpoint, replay=False)
+        async with asyncio.timeout(10):
+            while not source.ever_connected:
+                await source.receive(0.05)
+        assert DropReason.NOT_ALLOWED in drops
+        assert len(resolve.asked) >= 2
+    finally:
+        if publisher is not None:
+            publisher.close()
+        source.close()
+        desk.close()
+        context.destroy(0)
 
 
 class Desk:
@@ -40,8 +85,8 @@ class Names:
 def running():
     tasks = []
 
-    def run(names):
-        tasks.append(asyncio.get_running_loop().create_task(names.run()))
+    def run(task):
+        tasks.append(asyncio.get_running_loop().create_task(task.run()))
 
     yield run
     for task in tasks:
