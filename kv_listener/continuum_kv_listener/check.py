@@ -14,8 +14,7 @@ from typing import TextIO
 import aiohttp
 import zmq
 
-from continuum_kv_listener.assemble import engine_endpoints
-from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.assemble import World, attributor, engine_endpoints
 from continuum_kv_listener.check_serving import try_serving, wall_clock
 from continuum_kv_listener.check_table import (
     ENGINE_HINTS,
@@ -27,6 +26,7 @@ from continuum_kv_listener.check_table import (
 )
 from continuum_kv_listener.config import ListenerConfig, PromptFormatName, SourceConfig, ZmqMode
 from continuum_kv_listener.engine_client import EngineClient, EngineError
+from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.replay import ReplayClient, ReplayError, ReplaySettings
 from continuum_kv_listener.sources.publisher_acl import (
     AdmissionDesk,
@@ -181,21 +181,28 @@ async def _try_replay(source: SourceConfig, tools: _Tools) -> Outcome:
 async def _try_http(source: SourceConfig, tools: _Tools) -> list[Outcome]:
     urls = engine_endpoints(source)
     client = EngineClient(tools.session, urls, model=source.models[0], timeout=tools.times.http)
-    healthy = await client.health()
-    note = "" if healthy else HEALTH_HINT
-    outcomes = [_row(source, "health", urls.health or "-", good=healthy, note=note)]
-    outcomes.append(
-        await _called(source, "detokenize", urls.detokenize, lambda: client.detokenize([0, 1, 2]))
-    )
+    outcomes: list[Outcome] = []
+    if urls.health is not None:
+        healthy = await client.health()
+        note = "" if healthy else HEALTH_HINT
+        outcomes.append(_row(source, "health", urls.health, good=healthy, note=note))
+    if urls.detokenize is not None and source.tokenizer is None:
+        outcomes.append(
+            await _called(
+                source, "detokenize", urls.detokenize, lambda: client.detokenize([0, 1, 2])
+            )
+        )
     if source.prompt_format.name is not PromptFormatName.AUTO:
         return outcomes
-    attributor = Attributor(
-        client,
-        models=source.models,
-        max_prefix_length=source.max_prefix_length,
-        rng=random.Random(),
-    )
-    state = await attributor.calibrate(0.0)
+    if source.endpoints is None and source.tokenizer is None:
+        return outcomes
+    unasked = source.model_copy(update={"calibrate_by_request": False})
+    try:
+        judge = attributor(unasked, client, World(rng=random.Random()))
+    except TokenizerFileError as error:
+        outcomes.append(_row(source, "tokenizer", "-", good=False, note=str(error)))
+        return outcomes
+    state = await judge.calibrate(0.0)
     note = "; ".join(state.warnings)
     outcomes.append(
         _row(source, "template", urls.tokenize or "-", good=state.calibrated, note=note)

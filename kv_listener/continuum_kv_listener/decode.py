@@ -99,21 +99,47 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
         rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
     if not isinstance(raws, list):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
-    table = engine if engine in _STORED else "vllm"
+    events, drops = _events(raws, engine if engine in _STORED else "vllm")
+    known_rank = rank if type(rank) is int and rank >= 0 else None
+    return DecodedBatch(tuple(events), tuple(drops), known_rank)
+
+
+def _events(raws: list[object], table: str) -> tuple[list[EngineEvent], list[DropReason]]:
+    """All events in their order. Engines tell each block's removal by an event of its own: those
+    that follow each other on one medium become one :class:`Removed`."""
     events: list[EngineEvent] = []
     drops: list[DropReason] = []
+    merged: list[tuple[Removed, list[BlockHash]]] = []
+    last: Removed | None = None
+    more: list[BlockHash] | None = None
+    place: tuple[object, object] | None = None
     for raw in raws:
+        here = None
         try:
+            if isinstance(raw, dict) and raw.get("type") == "BlockRemoved":
+                here = (raw.get("medium"), raw.get("group_idx"))
+                if last is not None and place == here:
+                    found = _hashes(raw.get("block_hashes"))
+                    if more is None:
+                        more = list(last.hashes)
+                        merged.append((last, more))
+                    more += found
+                    last.merged += 1
+                    continue
             event = _event(raw, table)
         except _MalformedError:
             drops.append(DropReason.MALFORMED_EVENT)
             continue
+        last = more = None
         if event is None:
             drops.append(DropReason.UNKNOWN_TAG)
-        else:
-            events.append(event)
-    known_rank = rank if type(rank) is int and rank >= 0 else None
-    return DecodedBatch(tuple(events), tuple(drops), known_rank)
+            continue
+        events.append(event)
+        if here is not None and isinstance(event, Removed):
+            last, place = event, here
+    for whole, hashes in merged:
+        whole.hashes = tuple(hashes)
+    return events, drops
 
 
 def _event(raw: object, table: str) -> EngineEvent | None:
@@ -179,7 +205,7 @@ def _hashes(value: object) -> tuple[BlockHash, ...]:
     """Ints become unsigned 64 bits, whatever sign the engine gave them (decisions C16)."""
     if not isinstance(value, list) or not value:
         raise _MalformedError
-    if len(value) == 1 and type(value[0]) is int:
+    if len(value) == 1 and type(value[0]) is int:  # the usual removal
         return (value[0] & _MASK64,)
     hashes: list[BlockHash] = []
     for each in value:

@@ -73,11 +73,13 @@ class Stored:
 
 @dataclass(slots=True)
 class Removed:
-    """One copy of each of these blocks on ``medium`` is gone."""
+    """One copy of each of these blocks on ``medium`` is gone. ``merged`` is how many events of the
+    engine this one stands for."""
 
     hashes: tuple[BlockHash, ...]
     medium: Medium = Medium.GPU
     group: int = 0
+    merged: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

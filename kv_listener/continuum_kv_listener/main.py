@@ -15,6 +15,7 @@ from aiohttp import web
 
 from continuum_kv_listener.assemble import Listener, World
 from continuum_kv_listener.config import ListenerConfig
+from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.serve_sse import ServeTimes
 from continuum_kv_listener.server_certificate import CertificateError, ServerCertificate
 from continuum_kv_listener.sources.publisher_acl import UnresolvedPublisher
@@ -79,7 +80,7 @@ class Daemon:
         except OSError as error:
             await self.stop()
             raise StartFailed(f"cannot listen on {listen}: {_reason(error)}") from None
-        except UnresolvedPublisher as error:
+        except (UnresolvedPublisher, TokenizerFileError) as error:
             await self.stop()
             raise StartFailed(str(error)) from None
 

@@ -54,7 +54,7 @@ def test_the_order_of_fields_is_the_one_that_the_decoder_gives_them_in():
         "group",
         "full_attention",
     ]
-    assert [field.name for field in fields(Removed)] == ["hashes", "medium", "group"]
+    assert [field.name for field in fields(Removed)] == ["hashes", "medium", "group", "merged"]
 
 
 def test_drop_reasons_are_the_published_labels():
