@@ -67,6 +67,10 @@ hold it learns from `continuum-kv-listener`(1).
     ],
     "SIGNALS": [
         (
+            "SIGHUP",
+            "Reload the file, as when its content changes. A file with an error changes nothing.",
+        ),
+        (
             "SIGTERM, SIGINT",
             "Drain: accept no more, say not ready, let running requests end within "
             "`server.drain_timeout`. A second signal ends the wait.",

@@ -88,12 +88,11 @@ class EventConsumers:
         access = FeedAccess(
             token=config.auth_token, tls=_tls(config.tls), server_name=config.tls.server_name
         )
+        kind = WsFeed if config.endpoint.web_socket else SseFeed
         return KvEventConsumer(
             EventSource(
                 backend=config.backend_name,
-                feed=(WsFeed if config.endpoint.web_socket else SseFeed)(
-                    self._session, str(config.endpoint), access=access
-                ),
+                feed=kind(self._session, str(config.endpoint), access=access),
                 backoff=source_backoff(None if interval is None else interval / 1000, self._rng),
                 counters=self._metrics.bind(config.backend_name),
             ),

@@ -187,10 +187,12 @@ class TestManifest:
         (container,) = pod["containers"]
         config = parsed(program, container["args"]).config
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
-        assert config in mounts
+        folder, _, file = config.rpartition("/")
+        assert folder in mounts
+        assert file in manifest(name)["ConfigMap"]["data"]
         (text,) = manifest(name)["ConfigMap"]["data"].values()
-        for path in re.findall(r"/etc/continuum/[^\s}\"]+", text):
-            assert any(path.startswith(mount) for mount in mounts), path
+        for path in re.findall(r"/etc/continuum[^\s}\"]+", text):
+            assert path.rpartition("/")[0] in mounts, path
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
