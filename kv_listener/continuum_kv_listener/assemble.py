@@ -1,10 +1,7 @@
 """Wiring: from a configuration to sources that run. The only place that knows every part."""
 
 import asyncio
-import random
-import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -13,6 +10,7 @@ import zmq
 
 from continuum_kv_listener.attribution import Attributor
 from continuum_kv_listener.attribution_types import AttributionMode
+from continuum_kv_listener.bearer import BearerGate
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.chain_stats import ChainLimits, ChainStats, TokenCount
 from continuum_kv_listener.config import (
@@ -36,10 +34,13 @@ from continuum_kv_listener.reannounce import Vouching
 from continuum_kv_listener.replay import ReplayClient, ReplaySettings
 from continuum_kv_listener.request_probe import RequestProbe
 from continuum_kv_listener.salt_reader import SaltReader
-from continuum_kv_listener.serve_sse import HttpSide, ServeTimes
+from continuum_kv_listener.serve_sse import Access, HttpSide, ServeTimes
+from continuum_kv_listener.server_certificate import ServerCertificate
+from continuum_kv_listener.serving_config import token_digests, tokens
 from continuum_kv_listener.source_finder import SourceFinder
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
+from continuum_kv_listener.sources.publisher_names import PublisherNames
 from continuum_kv_listener.sources.readable import Socket
 from continuum_kv_listener.sources.zmq_source import Admission, ZmqEndpointSettings, ZmqSource
 from continuum_kv_listener.sources_page import page
@@ -47,6 +48,7 @@ from continuum_kv_listener.stream import EventStream
 from continuum_kv_listener.teacher import Teacher
 from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_kv_listener.trtllm_wiring import trtllm_parts
+from continuum_kv_listener.world import World
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.metrics import Metrics
@@ -58,15 +60,6 @@ too large is read, counted as ``oversized`` and dropped, and its number is known
 
 TTL_INTERVALS = 3
 """The router's entries live for three intervals of re-announcement (decisions C29)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What only a process has: clocks, randomness. Tests give their own."""
-
-    clock: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # noqa: TID251 - the wiring hands the clock out
-    rng: random.Random
 
 
 class Listener:
@@ -84,6 +77,7 @@ class Listener:
         self._supervisor = Supervisor("listener", on_crash=lambda _: crashes.inc())
         self._context: zmq.Context[Socket] = zmq.Context(io_threads=1)
         self._desk = AdmissionDesk(self._context)
+        self._names = PublisherNames(self._desk)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, limit_per_host=8),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -95,6 +89,7 @@ class Listener:
     async def start(self) -> None:
         """Build and start every source. Raises ``UnresolvedPublisher``."""
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
+        self._supervisor.supervise("names", self._names.run, Backoff(0.1, 5.0))
         for source in self.config.active_sources:
             if source.discover is None or source.polled:
                 self.runners[source.backend_name] = await self._runner(source)
@@ -105,7 +100,23 @@ class Listener:
 
     def http(self, times: ServeTimes | None = None) -> HttpSide:
         """The HTTP side over these sources."""
-        return HttpSide(self.runners, page=self.page, metrics=self.metrics, times=times)
+        digests = token_digests(tokens(self.config, self._world.env))
+        return HttpSide(
+            self.runners,
+            page=self.page,
+            families=self.families,
+            access=Access(gate=BearerGate(digests), max_subscribers=self.config.max_subscribers),
+            times=times,
+        )
+
+    def certificate(self) -> ServerCertificate | None:
+        """What TLS shows, None without TLS. Raises ``CertificateError``."""
+        if self.config.tls is None:
+            return None
+        made = ServerCertificate(self.config.tls, lambda result: renewals[result].inc())
+        renewals = self.families.watch_certificate(lambda: made.expires)
+        self._supervisor.supervise("certificate", made.watch, Backoff(1.0, 60.0))
+        return made
 
     def page(self) -> dict[str, object]:
         """The body of ``/sources``."""
@@ -158,7 +169,7 @@ class Listener:
 
     async def _runner(self, source: SourceConfig, notes: tuple[str, ...] = ()) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
-        metrics = self.families.intake(name)
+        urls, metrics = source.endpoints, self.families.intake(name)
         salts = self._salts[name] = salt_reader(source, config)
         if source.polled:
             return self._polled(source, salts)
@@ -169,7 +180,7 @@ class Listener:
             client,
             world,
             salts=salts,
-            wanted=lambda: any(tracker.stats.pending > 0 for tracker in trackers),
+            wanted=lambda: any(tracker.pending for tracker in trackers),
         )
         pipelines = [
             Pipeline(
@@ -206,7 +217,7 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=self._vitals(source),
+            vitals=MetricsPage(self._session, None if urls is None else str(urls.metrics)),
             metrics=metrics,
             notes=notes,
         )
@@ -226,10 +237,6 @@ class Listener:
         )
         interval = self.config.reannounce_interval
         return SourceRunner(parts, reannounce_interval=interval, clock=self._world.clock)
-
-    def _vitals(self, source: SourceConfig) -> MetricsPage | None:
-        urls = source.endpoints
-        return None if urls is None else MetricsPage(self._session, str(urls.metrics))
 
     def _tracker(self, source: SourceConfig, salts: SaltReader) -> ChainTracker:
         config = self.config
@@ -270,14 +277,16 @@ class Listener:
         )
 
     async def _link(self, source: SourceConfig, rank: int, pipeline: Pipeline) -> ZmqSource:
+        # names the admission rule, so each rank needs its own
+        name = f"{source.backend_name}#{rank}" if rank else source.backend_name
         admission = None
         if source.mode is ZmqMode.BIND:
             local = bool(source.published_at.ipc_path)
             acl = await resolve_acl(source.allowed_publishers, local=local)
             admission = Admission(desk=self._desk, acl=acl)
+            self._names.keep(name, source.allowed_publishers, local=local)
         settings = ZmqEndpointSettings(
-            # names the admission rule, so each rank needs its own
-            name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
+            name=name,
             endpoint=str(source.published_at.of_rank(rank)),
             mode=source.mode,
             topic=source.zmq_topic,

@@ -37,6 +37,10 @@ MATCH_WINDOW = 50
 LEAST_MATCH_RATE = 0.5
 RESTART_SPACING = 10.0
 
+NO_SALTS = (
+    "salt_echo is on, but no prompt so far carried a router's salt: is it on at the router, and "
+    "the backend's type vllm, sglang or trtllm?"
+)
 LOW_MATCH_RATE = "fewer than half of the last 50 prompts fit the learnt template; learning again"
 
 
@@ -86,6 +90,7 @@ class Attributor:
         self._salts = salts
         self._lazy = salts is not None and salts.expected
         self._wanted = wanted
+        self._unsalted = False
         self._format: PromptFormat | None = None
         self._state = CalibrationState(
             calibrated=self._lazy,
@@ -112,6 +117,8 @@ class Attributor:
         """The present state, for ``GET /sources``. Salts that verify are what attributes."""
         if self._salts is not None and self._salts.verified_total:
             return replace(self._state, calibrated=True, attribution=AttributionMode.SALT)
+        if self._lazy and self._unsalted and self._salts and not self._salts.refused_total:
+            return replace(self._state, warnings=(*self._state.warnings, NO_SALTS))
         return self._state
 
     @property
@@ -156,6 +163,7 @@ class Attributor:
         Raises :class:`EngineError` when the engine gives no text: ask again later.
         """
         path = _PathText(self._engine, question)
+        self._unsalted = True
         await self._show(path)
         prompt_format = self._format
         if prompt_format is None:

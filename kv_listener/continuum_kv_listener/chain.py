@@ -183,6 +183,11 @@ class ChainTracker:
         return self._ledger.snapshot()
 
     @property
+    def pending(self) -> int:
+        """Blocks whose text was not judged yet, or not to its end."""
+        return self._chains.scopes.counts[Unattributed.PENDING]
+
+    @property
     def stats(self) -> ChainStats:
         """Counts as of now."""
         chains = self._chains

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from continuum_kv_listener.config_checks import CHECKS
+from continuum_kv_listener.serving_config import ListenerTlsConfig, TokenNames, serving_checks
 from continuum_kv_listener.trtllm_checks import TRTLLM_CHECKS
 from continuum_shared.config.addresses import is_host_name
 from continuum_shared.config.bad_value import BadValue
@@ -325,13 +326,22 @@ class ListenerConfig(SectionModel):
     """Everything the listener's file says, with defaults filled in."""
 
     reload: ClassVar[Reload] = Reload.RESTART
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "auth_token_env", "tls", event_bus="the router reads /events/{backend}"
-    )
+    later: ClassVar[Mapping[str, str]] = not_yet(event_bus="the router reads /events/{backend}")
 
     listen: ListenAddress = Field(
         ListenAddress(host="127.0.0.1", port=7817),
         description="`HOST:PORT` or `unix:/path` of the streams, /health, /metrics and /sources.",
+    )
+    tls: ListenerTlsConfig | None = Field(
+        None, description="Serve https with this certificate. Unset = plain http."
+    )
+    auth_token_env: TokenNames = Field(
+        (),
+        description="Environment variable with the bearer token that readers must show, or a list "
+        "of them while a token is exchanged. Unset = everybody may read. /health needs none.",
+    )
+    max_subscribers: Int = Field(
+        4096, ge=1, le=100_000, description="Event streams open at once, all sources together."
     )
     sources: tuple[SourceConfig, ...] = Field(())
     salt_echo: ListenerSaltEcho = Field(default_factory=ListenerSaltEcho)
@@ -366,7 +376,8 @@ class ListenerConfig(SectionModel):
 
 def load_config(path: str, env: Mapping[str, str]) -> tuple[ListenerConfig, Report]:
     """Read a file. The report holds the warnings; any error raises ConfigError with all of them."""
-    config, report = decode(ListenerConfig, load_file(path, env=env), (*CHECKS, *TRTLLM_CHECKS))
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    config, report = decode(ListenerConfig, load_file(path, env=env), checks)
     if config is None:
         raise ConfigError(report)
     return config, report
@@ -376,4 +387,5 @@ def parse_config(
     text: str, *, path: str, env: Mapping[str, str]
 ) -> tuple[ListenerConfig | None, Report]:
     """Like `load_config` for text at hand, without raising: None when there is any error."""
-    return decode(ListenerConfig, load_text(text, path=path, env=env), (*CHECKS, *TRTLLM_CHECKS))
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    return decode(ListenerConfig, load_text(text, path=path, env=env), checks)

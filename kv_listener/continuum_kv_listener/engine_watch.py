@@ -64,9 +64,9 @@ def _seconds(text: bytes) -> float | None:
 
 
 class MetricsPage:
-    """Reads one engine's ``/metrics`` through a shared session."""
+    """Reads one engine's ``/metrics`` through a shared session; ``url`` None: there is none."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str | None) -> None:
         self._session = session
         self._url = url
         self._timeout = aiohttp.ClientTimeout(total=SECONDS)
@@ -74,6 +74,8 @@ class MetricsPage:
     async def read(self) -> EngineVitals | None:
         """What the page says; None when there is none to be had."""
         page = bytearray()
+        if self._url is None:
+            return None
         try:
             async with self._session.get(
                 self._url, timeout=self._timeout, allow_redirects=False

@@ -19,6 +19,7 @@ from continuum_kv_listener.listener_metrics import IntakeMetrics, ReplayResult
 from continuum_kv_listener.replay import ReplayError
 from continuum_kv_listener.sequence import Anchor, RestartLog, SequenceTracker, Verdict
 from continuum_kv_listener.sources.zmq_source import LinkDown, LinkUp, SourceItem
+from continuum_kv_listener.turns import Turns
 from continuum_shared.backoff import Backoff
 from continuum_shared.logs import fields
 
@@ -27,8 +28,6 @@ log = logging.getLogger("continuum_kv_listener.intake")
 JOIN_SECONDS = 0.1
 """Between connecting and the first replay request: the publisher learns of us meanwhile, so that
 nothing falls between the replay's end and the first live batch."""
-TURN_SECONDS = 0.005
-"""Other tasks get a turn at least this often, however much there is to read."""
 FOREIGN_SECONDS = 60.0
 """A connection that outlives a contradicted replay by this is not that of a dying engine."""
 MAX_HOLES = 32
@@ -124,7 +123,7 @@ class Intake:
         self._backoff = Backoff(settings.replay_pause, settings.replay_pause_max)
         self._replay_blocked_until = 0.0
         self._unsettled = False
-        self._turn_began = 0.0
+        self._turns = Turns(clock)
         self._sequence = SequenceTracker()
 
     @property
@@ -152,6 +151,7 @@ class Intake:
         """Follow the source until cancelled."""
         while True:
             items = await self._source.receive(self._patience())
+            self._turns.begin()
             if self._retry_due():
                 await self._settle()
             for item in items:
@@ -162,14 +162,9 @@ class Intake:
                         self._link_down()
                     case RawBatch():
                         await self._live(item)
-                        await self._breathe()
+                        await self._turns.breathe()
             self._sink.caught_up()
             await asyncio.sleep(0)
-
-    async def _breathe(self) -> None:
-        if self._clock() - self._turn_began >= TURN_SECONDS:
-            await asyncio.sleep(0)
-            self._turn_began = self._clock()
 
     def _patience(self) -> float | None:
         """How long to wait for the next item before a failed replay is tried again."""
@@ -375,7 +370,7 @@ class Intake:
                 if verdict is not Verdict.DUPLICATE or anchor is None:
                     self._hand_on(raw, verdict)
                 first = False
-                await self._breathe()
+                await self._turns.breathe()
             self._sink.caught_up()
         return _Ended.OTHER_PROCESS if first and anchor is not None else _Ended.COMPLETE
 

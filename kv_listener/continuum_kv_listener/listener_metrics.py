@@ -7,6 +7,7 @@ is one addition. Sizes of the block graph are read at scrape time.
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
+from continuum_kv_listener.bearer import Refusal
 from continuum_kv_listener.chain_stats import ChainStats, Unattributed
 from continuum_kv_listener.engine_events import (
     Cleared,
@@ -16,9 +17,10 @@ from continuum_kv_listener.engine_events import (
     Removed,
     Stored,
 )
+from continuum_kv_listener.server_certificate import Renewal
 from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.kv_event import KvAction
-from continuum_shared.metrics import Metrics
+from continuum_shared.metrics import Counter, Metrics
 
 
 class EventType(StrEnum):
@@ -74,6 +76,7 @@ class StreamEnd(StrEnum):
 
     CLIENT_LEFT = "client_left"
     FELL_BEHIND = "fell_behind"
+    STALLED = "stalled"
     SHUTDOWN = "shutdown"
 
 
@@ -150,6 +153,11 @@ class ListenerMetrics:
             "Event streams ended.",
             {"source": None, "end": StreamEnd},
         )
+        self.refused = metrics.counter(
+            f"{pre}refused_requests_total",
+            "Requests to the HTTP side that were not served.",
+            {"reason": Refusal},
+        )
         self.crashes = metrics.counter(
             f"{pre}task_crashes_total", "Tasks that ended with an error and were restarted."
         )
@@ -185,6 +193,20 @@ class ListenerMetrics:
             ("source",),
             lambda: [((source,), float(salts)) for source, _, salts in read()],
         )
+
+    def watch_certificate(self, expires: Callable[[], float]) -> dict[Renewal, Counter]:
+        """Register what is known about the certificate; gives the counters of its renewals."""
+        pre = "continuum_listener_certificate_"
+        self.metrics.gauge_fn(
+            f"{pre}expiry_timestamp_seconds",
+            "End of validity of the HTTP side's certificate, Unix time.",
+            (),
+            lambda: [((), expires())],
+        )
+        renewals = self.metrics.counter(
+            f"{pre}renewals_total", "Changes of the certificate's files.", {"result": Renewal}
+        )
+        return {result: renewals.child(result) for result in Renewal}
 
     def watch_sizes(self, read: ReadStats) -> None:
         """Register what is read from the block graphs at scrape time."""

@@ -27,6 +27,7 @@ LOGGED_ONCE = {
     DropReason.UNKNOWN_TAG: "Event type is unknown",
     DropReason.BAD_FRAMES: "Message has the wrong frames",
     DropReason.OVERSIZED: "Message is larger than max_frame_bytes",
+    DropReason.BAD_SALT: "A router's salt does not verify",
     DropReason.NOT_ALLOWED: "Publisher is not in allowed_publishers",
 }
 """Drops that mean a wrong set-up: one line in the log per source, the rest is in the counter."""

@@ -1,31 +1,54 @@
 """The listener's HTTP side: event streams, health, metrics, the page about the sources.
 
 ============================  ====================================================================
-``GET /events/{backend}``     SSE of one source (``stream``); ``Last-Event-ID`` resumes
+``GET /events/{backend}``     SSE of one source (``stream``); ``Last-Event-ID`` resumes. With
+                              ``Upgrade: websocket`` the same in text messages (C32)
 ``GET /sources``              JSON: each source's state, and what is wrong with it (J4)
-``GET /health``               200 as soon as the daemon serves
+``GET /health``               200 as soon as the daemon serves; asks for no token
 ``GET /metrics``              Prometheus text
 ============================  ====================================================================
+
+With tokens configured everything but ``/health`` wants ``Authorization: Bearer`` (docs/decisions
+0037). A stream that the listener ends says why in its last comment, if it can still be told.
 """
 
 import asyncio
-from collections import Counter
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import orjson
 from aiohttp import web
 
-from continuum_kv_listener.listener_metrics import StreamEnd
+from continuum_kv_listener.bearer import BearerGate, Refusal
+from continuum_kv_listener.event_writer import EventWriter, SocketWriter
+from continuum_kv_listener.listener_metrics import ListenerMetrics, StreamEnd
 from continuum_kv_listener.stream import EventStream, FellBehind, Subscription
-from continuum_shared.metrics import CONTENT_TYPE, Metrics
+from continuum_shared.kv_event import closing_comment
+from continuum_shared.logs import fields
+from continuum_shared.metrics import CONTENT_TYPE
 from continuum_shared.sse import encode_comment
+from continuum_shared.tasks import Supervisor
+
+log = logging.getLogger("continuum_kv_listener.serve_sse")
 
 HEARTBEAT = encode_comment("heartbeat")
-MAX_SUBSCRIBERS = 64
-"""Streams open on one source at a time; routers are few."""
+MAX_SUBSCRIBERS = 4096
+"""Streams open at a time, all sources together; each costs about 20 KiB."""
+RETRY_AFTER = "5"
+"""Seconds that a refused subscriber is asked to wait."""
+CLOSE_SECONDS = 2.0
+MAX_FROM_READER = 4096
+"""Bytes of one message from a reader over a WebSocket, who has nothing to say."""
+OPEN_PATH = "/health"
+TELL_REFUSED_SECONDS = 60.0
+"""Between two lines about refused tokens: a stranger must not fill the log."""
+GATHER_EACH = 25e-6
+GATHER_LEAST, GATHER_MOST = 0.002, 0.1
+"""Seconds a subscriber that has everything waits before it is written to again: a little for each
+open stream, so that a flood costs a bounded number of writes a second whoever listens."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -41,6 +64,14 @@ class Streamable(Protocol):
         after the start."""
 
 
+class Writer(Protocol):
+    """Where the bytes of one stream go."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self, data: bytes) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeTimes:
     """Seconds: between heartbeats; after the start, until a snapshot is sent as it is; for one
@@ -51,6 +82,14 @@ class ServeTimes:
     write: float = 60.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Who may read, and how many streams may be open at once."""
+
+    gate: BearerGate = field(default_factory=BearerGate)
+    max_subscribers: int = MAX_SUBSCRIBERS
+
+
 class HttpSide:
     """Handlers over the sources. ``page`` makes the body of ``/sources``."""
 
@@ -59,23 +98,54 @@ class HttpSide:
         sources: Mapping[str, Streamable],
         *,
         page: Callable[[], dict[str, object]],
-        metrics: Metrics,
+        families: ListenerMetrics,
+        access: Access | None = None,
         times: ServeTimes | None = None,
     ) -> None:
         self._sources = sources
         self._page = page
-        self._metrics = metrics
+        self._metrics = families.metrics
+        self._access = access or Access()
         self._times = times or ServeTimes()
-        self._seats: Counter[str] = Counter()
+        self._refused = {reason: families.refused.child(reason) for reason in Refusal}
+        self._readers = Supervisor("web-sockets")
+        self._seats = 0
+        self._untold = 0
+        self._tell_next = 0.0
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(middlewares=[_errors_as_json])
+        app = web.Application(middlewares=[_errors_as_json, self._admit])
         app.router.add_get("/events/{backend}", self.events, allow_head=False)
         app.router.add_get("/sources", self.sources)
-        app.router.add_get("/health", self.health)
+        app.router.add_get(OPEN_PATH, self.health)
         app.router.add_get("/metrics", self.metrics)
         return app
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """401 for who shows no good token. Nothing about the token goes anywhere."""
+        refusal = self._access.gate.refuses(request.headers.get("Authorization"))
+        if refusal is None or request.path == OPEN_PATH:
+            return await handler(request)
+        self._refused[refusal].inc()
+        self._tell_refused(request, refusal)
+        wrong = refusal is Refusal.WRONG_TOKEN
+        answer = _error(401, "wrong token" if wrong else "a bearer token is required")
+        fault = ', error="invalid_token"' if wrong else ""
+        answer.headers["WWW-Authenticate"] = f'Bearer realm="continuum-kv-listener"{fault}'
+        return answer
+
+    def _tell_refused(self, request: web.Request, refusal: Refusal) -> None:
+        self._untold += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._tell_next:
+            self._tell_next = now + TELL_REFUSED_SECONDS
+            log.warning(
+                "Request refused",
+                extra=fields(reason=refusal.value, peer=request.remote, count=self._untold),
+            )
+            self._untold = 0
 
     async def sources(self, _: web.Request) -> web.Response:
         """State of all sources."""
@@ -93,24 +163,29 @@ class HttpSide:
         """One source's stream, until the client leaves, falls behind, or the daemon stops."""
         source = self._sources.get(request.match_info["backend"])
         if source is None:
+            self._refused[Refusal.UNKNOWN_SOURCE].inc()
             return _error(404, "no source has this backend_name")
-        name = request.match_info["backend"]
-        if self._seats[name] >= MAX_SUBSCRIBERS:
-            return _error(503, "too many open streams on this source")
-        with self._seated(name):
-            return await self._stream(request, source)
+        if self._seats >= self._access.max_subscribers:
+            self._refused[Refusal.TOO_MANY_SUBSCRIBERS].inc()
+            answer = _error(503, "too many open streams")
+            answer.headers["Retry-After"] = RETRY_AFTER
+            return answer
+        with self._seated():
+            socket = web.WebSocketResponse(timeout=CLOSE_SECONDS, max_msg_size=MAX_FROM_READER)
+            if socket.can_prepare(request):
+                return await self._web_socket(request, source, socket)
+            return await self._sse(request, source)
 
     @contextmanager
-    def _seated(self, name: str) -> Iterator[None]:
-        """One of a source's seats; taken before the first wait, so that a rush gets no more."""
-        self._seats[name] += 1
+    def _seated(self) -> Iterator[None]:
+        """One of the seats; taken before the first wait, so that a rush gets no more."""
+        self._seats += 1
         try:
             yield
         finally:
-            self._seats[name] -= 1
+            self._seats -= 1
 
-    async def _stream(self, request: web.Request, source: Streamable) -> web.StreamResponse:
-        stream = source.stream
+    async def _sse(self, request: web.Request, source: Streamable) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -119,20 +194,50 @@ class HttpSide:
             }
         )
         await response.prepare(request)
+        writer = EventWriter(request, response, patience=self._times.write)
+        await self._stream(request, source, writer)
+        return response
+
+    async def _web_socket(
+        self, request: web.Request, source: Streamable, socket: web.WebSocketResponse
+    ) -> web.StreamResponse:
+        """The same stream in text messages (decisions C32)."""
+        await socket.prepare(request)
+        writer = SocketWriter(socket, patience=self._times.write)
+        # Answers pings and the close; what the reader says is not looked at.
+        reading = self._readers.spawn("reader", _read_to_the_end(socket))
+        try:
+            await self._stream(request, source, writer)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        return socket
+
+    async def _stream(self, request: web.Request, source: Streamable, writer: Writer) -> None:
+        stream = source.stream
         await source.settled(self._times.settle)
         with stream.subscribe(request.headers.get("Last-Event-ID")) as subscription:
             try:
-                subscription.end = await self._pump(response, subscription)
+                subscription.end = await self._pump(writer, subscription)
             except TimeoutError:
-                subscription.end = StreamEnd.FELL_BEHIND
+                subscription.end = StreamEnd.STALLED
                 if request.transport is not None:
                     request.transport.abort()
             except ConnectionError:
                 subscription.end = StreamEnd.CLIENT_LEFT
-        return response
+            if subscription.end in (StreamEnd.STALLED, StreamEnd.FELL_BEHIND):
+                log.warning(
+                    "Slow subscriber closed; it can resume",
+                    extra=fields(
+                        source=request.match_info["backend"],
+                        peer=request.remote,
+                        reason=subscription.end.value,
+                        behind=subscription.lag,
+                    ),
+                )
 
-    async def _pump(self, response: web.StreamResponse, subscription: Subscription) -> StreamEnd:
-        """Send what there is; ends only when the stream is to end."""
+    async def _pump(self, writer: Writer, subscription: Subscription) -> StreamEnd:
+        """Send what there is; ends only when the stream is to end, and says why."""
         end: StreamEnd | None = None
         while end is None:
             try:
@@ -145,11 +250,14 @@ class HttpSide:
             elif not data and not await self._news(subscription):
                 data = HEARTBEAT
             if data:
-                async with asyncio.timeout(self._times.write):
-                    await response.write(data)
-        async with asyncio.timeout(self._times.write):
-            await response.write_eof()
+                await writer.write(data)
+                if subscription.caught_up:
+                    await asyncio.sleep(self._gather())
+        await writer.end(encode_comment(closing_comment(end.value)))
         return end
+
+    def _gather(self) -> float:
+        return min(GATHER_MOST, max(GATHER_LEAST, self._seats * GATHER_EACH))
 
     async def _news(self, subscription: Subscription) -> bool:
         try:
@@ -157,6 +265,11 @@ class HttpSide:
                 return await subscription.news.wait()
         except TimeoutError:
             return False
+
+
+async def _read_to_the_end(socket: web.WebSocketResponse) -> None:
+    async for _ in socket:
+        pass
 
 
 def _json(body: Mapping[str, object], status: int = 200) -> web.Response:

@@ -91,7 +91,7 @@ class SourceParts:
     stream: EventStream
     judge: Judge
     health: HealthProbe
-    vitals: VitalsReader | None = None
+    vitals: VitalsReader
     metrics: IntakeMetrics
     notes: tuple[str, ...] = ()
 
@@ -295,13 +295,10 @@ class SourceRunner:
                 now = self._clock()
                 for lane in parts.lanes:
                     lane.vouching.healthy(now)
-                self._look_at(await self._vitals(), connections, asked_at)
+                vitals = await parts.vitals.read() or EngineVitals()
+                self._look_at(vitals, connections, asked_at)
             await _set_within(self._wants_look, pause)
             self._wants_look.clear()
-
-    async def _vitals(self) -> EngineVitals:
-        page = self.parts.vitals
-        return (await page.read() if page is not None else None) or EngineVitals()
 
     def _look_at(self, vitals: EngineVitals, connections: Sequence[int], asked_at: float) -> None:
         """``connections`` are those of the lanes from before the engine was asked.

@@ -15,11 +15,17 @@ Of a snapshot only the last record carries the ``id``, so that a stream that bre
 asked for again as a whole. Re-announced records have no ``id``, are not part of the history and
 keep their place between the numbered ones. A subscriber that falls out of the history is closed:
 nothing is ever left out silently (C30).
+
+Nothing is copied for a subscriber. Those that stand at one place are given one and the same bytes
+object, and those that need a snapshot while another reads one share it: a snapshot stays true as
+long as the history holds what came after it, so a thousand routers that come back at once cost one.
 """
 
 import asyncio
-from collections import deque
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from continuum_kv_listener.listener_metrics import StreamEnd, StreamMetrics, StreamStart
 from continuum_shared.kv_event import (
@@ -32,7 +38,13 @@ from continuum_shared.kv_event import (
 from continuum_shared.sse import encode_comment, encode_event
 
 HISTORY = 10_000
-TAKE_BYTES = 64 * 1024
+TAKE_BYTES = 16 * 1024
+"""About how much is handed to a subscriber at once."""
+BLOCK = 64
+"""Records after which a batch ends, whoever takes it: so that subscribers who began at different
+places stand at the same ones from the next block on. About 12 KiB."""
+SHARED_BATCHES = 64
+"""Whole blocks kept joined for subscribers that come by a little later."""
 MAX_REANNOUNCED = 4_096
 """Re-announced records kept for slow subscribers; losing one costs a refresh, not state."""
 
@@ -41,6 +53,39 @@ Snapshot = Callable[[], Sequence[KvEvent]]
 
 class FellBehind(Exception):
     """The subscriber's next record has left the history; it has to come back with its last id."""
+
+
+class SnapshotPieces:
+    """An encoded snapshot, cut into pieces of about ``TAKE_BYTES``; true at number ``seq``.
+
+    Lives as long as somebody reads it: the stream holds it weakly, subscribers strongly.
+    """
+
+    __slots__ = ("__weakref__", "count", "pieces", "seq")
+
+    def __init__(self, records: Sequence[bytes], seq: int) -> None:
+        self.seq = seq
+        self.count = len(records)
+        self.pieces: list[bytes] = []
+        part: list[bytes] = []
+        size = 0
+        for record in records:
+            part.append(record)
+            size += len(record)
+            if size >= TAKE_BYTES:
+                self.pieces.append(b"".join(part))
+                part, size = [], 0
+        if part:
+            self.pieces.append(b"".join(part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Joined records and the place that they bring a subscriber to."""
+
+    data: bytes
+    next_seq: int
+    extras_seen: int
 
 
 class EventStream:
@@ -70,6 +115,10 @@ class EventStream:
         self._snapshot = snapshot
         self._greeting = encode_comment(prefix_length_comment(max_prefix_length))
         self._subscribers: set[Subscription] = set()
+        self._idle: set[Subscription] = set()
+        self._fresh: dict[tuple[int, int, int], _Batch] = {}
+        self._full: OrderedDict[tuple[int, int, int], _Batch] = OrderedDict()
+        self._shared: weakref.ref[SnapshotPieces] | None = None
         self.closed = False
 
     @property
@@ -105,10 +154,9 @@ class EventStream:
 
     def subscribe(self, last_event_id: str | None) -> "Subscription":
         """Open a stream after ``last_event_id`` (the request's header, any text)."""
-        start, head, position = self._head(last_event_id)
-        subscription = Subscription(self, head, position + 1, self._extras_made)
+        subscription = self._open(last_event_id)
         self._subscribers.add(subscription)
-        self.metrics.started(start)
+        self.metrics.started(subscription.start)
         if self.closed:
             subscription.close()
         return subscription
@@ -119,42 +167,97 @@ class EventStream:
         for subscription in tuple(self._subscribers):
             subscription.close()
 
-    def _head(self, last_event_id: str | None) -> tuple[StreamStart, list[bytes], int]:
+    def _open(self, last_event_id: str | None) -> "Subscription":
         """What comes before the live records, and the number it brings the subscriber to."""
-        if not last_event_id:
-            return StreamStart.SNAPSHOT, self._swap(purge=False), self.last_seq
-        known = EventId.parse(last_event_id)
+        known = EventId.parse(last_event_id) if last_event_id else None
         if (
             known is not None
             and known.epoch == self.epoch
             and self.oldest_seq - 1 <= known.seq <= self.last_seq
         ):
-            return StreamStart.RESUMED, [self._greeting], known.seq
-        return StreamStart.SWAP, self._swap(purge=True), self.last_seq
+            head = [self._greeting]
+            return Subscription(self, StreamStart.RESUMED, head, None, known.seq + 1)
+        snapshot = self._pieces()
+        head, start = [self._greeting], StreamStart.SNAPSHOT
+        if last_event_id:
+            start = StreamStart.SWAP
+            purge = KvEvent(action=KvAction.PURGED, snapshot=snapshot.count)
+            head.append(self._encode(purge, None if snapshot.count else snapshot.seq))
+        return Subscription(self, start, head, snapshot, snapshot.seq + 1)
 
-    def _swap(self, *, purge: bool) -> list[bytes]:
-        events = list(self._snapshot())
-        if purge:
-            events.insert(0, KvEvent(action=KvAction.PURGED, snapshot=len(events)))
+    def _pieces(self) -> SnapshotPieces:
+        """The snapshot that others are reading, if half of the history lies before it, else one
+        of now."""
+        shared = None if self._shared is None else self._shared()
+        if shared is not None and self.last_seq - shared.seq <= self._history // 2:
+            return shared
+        events = self._snapshot()
         last = len(events) - 1
-        records = [
-            self._encode(event, self.last_seq if index == last else None)
-            for index, event in enumerate(events)
-        ]
-        return [self._greeting, *records]
+        made = SnapshotPieces(
+            [
+                self._encode(event, self.last_seq if index == last else None)
+                for index, event in enumerate(events)
+            ],
+            self.last_seq,
+        )
+        self._shared = weakref.ref(made)
+        return made
 
     def _encode(self, event: KvEvent, seq: int | None) -> bytes:
         identity = None if seq is None else str(EventId(epoch=self.epoch, seq=seq))
         return encode_event(encode(event), event=event.action.value, id=identity)
 
     def _wake(self) -> None:
-        for subscription in self._subscribers:
+        """There is something new: what was joined short is joined anew, who waits is told."""
+        self._fresh.clear()
+        for subscription in self._idle:
             subscription.news.set()
+        self._idle.clear()
 
     def _forget(self, subscription: "Subscription") -> None:
+        self._idle.discard(subscription)
         if subscription in self._subscribers:
             self._subscribers.discard(subscription)
             self.metrics.ended(subscription.end)
+
+    def _batch(self, next_seq: int, extras_seen: int, limit: int) -> _Batch:
+        """The records from a place on, joined once for everybody who stands there."""
+        key = (next_seq, extras_seen, limit)
+        found = self._fresh.get(key) or self._full.get(key)
+        if found is None:
+            found = self._join(next_seq, extras_seen, limit)
+            if found.next_seq % BLOCK:
+                if len(self._fresh) >= SHARED_BATCHES:
+                    self._fresh.clear()
+                self._fresh[key] = found
+            else:
+                self._full[key] = found
+                if len(self._full) > SHARED_BATCHES:
+                    self._full.popitem(last=False)
+        return found
+
+    def _join(self, next_seq: int, extras_seen: int, limit: int) -> _Batch:
+        """Numbered records and, between them, the re-announced ones of that moment."""
+        extras: list[tuple[int, int, bytes]] = []
+        if self._extras_made > extras_seen:
+            extras = [item for item in self._extras if item[0] > extras_seen]
+        at = size = 0
+        out: list[bytes] = []
+        while size < limit:
+            if at < len(extras) and extras[at][1] < next_seq:
+                extras_seen = extras[at][0]
+                piece = extras[at][2]
+                at += 1
+            elif next_seq <= self.last_seq:
+                if out and next_seq % BLOCK == 0:
+                    break
+                piece = self._record(next_seq)
+                next_seq += 1
+            else:
+                break
+            out.append(piece)
+            size += len(piece)
+        return _Batch(b"".join(out), next_seq, extras_seen)
 
     def _record(self, seq: int) -> bytes:
         return self._ring[seq % self._history]
@@ -167,36 +270,67 @@ class Subscription:
     """
 
     def __init__(
-        self, stream: EventStream, head: list[bytes], next_seq: int, extras_seen: int
+        self,
+        stream: EventStream,
+        start: StreamStart,
+        head: Iterable[bytes],
+        snapshot: SnapshotPieces | None,
+        next_seq: int,
     ) -> None:
         self.news = asyncio.Event()
         self.news.set()
         self.closed = False
+        self.start = start
         self.end = StreamEnd.CLIENT_LEFT
         self._stream = stream
-        self._head = deque(head)
+        self._head = b"".join(head)
+        self._snapshot = snapshot if snapshot is not None and snapshot.pieces else None
+        self._pieces_taken = 0
         self._next_seq = next_seq
-        self._extras_seen = extras_seen
+        self._extras_seen = stream._extras_made
+
+    @property
+    def lag(self) -> int:
+        """Numbered records that are not handed out yet."""
+        return self._stream.last_seq - self._next_seq + 1
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that there is was handed out."""
+        stream = self._stream
+        return (
+            not self._head
+            and self._snapshot is None
+            and self._next_seq > stream.last_seq
+            and self._extras_seen == stream._extras_made
+        )
 
     def take(self, limit: int = TAKE_BYTES) -> bytes:
         """The next bytes to send, about ``limit`` of them; empty when there is nothing for now.
 
-        Raises :class:`FellBehind` when the next record has left the history.
+        Other subscribers at the same place get the same object. Raises :class:`FellBehind` when
+        the next record has left the history.
         """
         stream = self._stream
         if self._next_seq < stream.oldest_seq:
             raise FellBehind
-        out: list[bytes] = []
-        size = 0
-        head = self._head
-        while head and size < limit:
-            out.append(head.popleft())
-            size += len(out[-1])
-        if not head:
-            out.extend(self._numbered_and_extras(limit - size))
-        if not out:
+        if self._head:
+            head, self._head = self._head, b""
+            return head
+        snapshot = self._snapshot
+        if snapshot is not None:
+            piece = snapshot.pieces[self._pieces_taken]
+            self._pieces_taken += 1
+            if self._pieces_taken == len(snapshot.pieces):
+                self._snapshot = None
+            return piece
+        if self.caught_up:
             self.news.clear()
-        return b"".join(out)
+            stream._idle.add(self)
+            return b""
+        batch = stream._batch(self._next_seq, self._extras_seen, limit)
+        self._next_seq, self._extras_seen = batch.next_seq, batch.extras_seen
+        return batch.data
 
     def close(self) -> None:
         """End this stream: the sender stops after what it is writing."""
@@ -212,26 +346,3 @@ class Subscription:
 
     def __exit__(self, *_: object) -> None:
         self.leave()
-
-    def _numbered_and_extras(self, limit: int) -> list[bytes]:
-        """Numbered records and, between them, the re-announced ones of that moment."""
-        stream = self._stream
-        extras: list[tuple[int, int, bytes]] = []
-        if stream._extras_made > self._extras_seen:
-            extras = [item for item in stream._extras if item[0] > self._extras_seen]
-        at = 0
-        out: list[bytes] = []
-        size = 0
-        while size < limit:
-            if at < len(extras) and extras[at][1] < self._next_seq:
-                self._extras_seen = extras[at][0]
-                piece = extras[at][2]
-                at += 1
-            elif self._next_seq <= stream.last_seq:
-                piece = stream._record(self._next_seq)
-                self._next_seq += 1
-            else:
-                break
-            out.append(piece)
-            size += len(piece)
-        return out

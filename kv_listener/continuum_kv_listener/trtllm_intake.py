@@ -21,13 +21,12 @@ from continuum_kv_listener.trtllm_chains import TrtllmChains
 from continuum_kv_listener.trtllm_client import PollError, PollFault
 from continuum_kv_listener.trtllm_decode import TrtllmItem, decode_answer
 from continuum_kv_listener.trtllm_order import EventOrder, Step
+from continuum_kv_listener.turns import Turns
 from continuum_shared.backoff import Backoff
 from continuum_shared.logs import fields
 
 log = logging.getLogger("continuum_kv_listener.trtllm_intake")
 
-TURN_SECONDS = 0.005
-"""Other tasks get a turn at least this often, however much an answer holds."""
 MAX_BACKOFF_SECONDS = 30.0
 _ANSWERED = frozenset({PollFault.CUT_SHORT, PollFault.BAD_ANSWER, PollFault.TOO_LARGE})
 """Faults in what the engine said: its process is there."""
@@ -103,7 +102,7 @@ class TrtllmIntake:
         self._told: set[int] = set()
         """Ranks that told of blocks since the last time that all was dropped."""
         self._backoff = Backoff(interval, max(interval, MAX_BACKOFF_SECONDS))
-        self._turn_began = 0.0
+        self._turns = Turns(clock)
 
     @property
     def peers(self) -> int:
@@ -154,13 +153,11 @@ class TrtllmIntake:
         if DropReason.UNDECODABLE_BATCH in answer.drops:
             return self._failed(PollFault.BAD_ANSWER, PollFault.BAD_ANSWER.value)
         self._answered(bool(answer.items))
-        self._turn_began = self._clock()
+        self._turns.begin()
         for item in answer.items:
             self._apply(item)
-            if self._clock() - self._turn_began >= TURN_SECONDS:
+            if await self._turns.breathe():
                 self._sink.caught_up()
-                await asyncio.sleep(0)
-                self._turn_began = self._clock()
         self._sink.caught_up()
         self.settled.set()
         return self._interval

@@ -9,6 +9,7 @@ from continuum_kv_listener.attribution import CalibrationState
 from continuum_kv_listener.attribution_types import AttributionMode, PathVerdict, Question
 from continuum_kv_listener.chain_stats import ChainLimits, TokenCount
 from continuum_kv_listener.config import ListenerConfig, SourceConfig
+from continuum_kv_listener.engine_watch import MetricsPage
 from continuum_kv_listener.lane import Lane
 from continuum_kv_listener.listener_metrics import ListenerMetrics
 from continuum_kv_listener.pipeline import OnGap, Pipeline
@@ -126,5 +127,6 @@ def trtllm_parts(  # noqa: PLR0913  what the process shares
         stream=stream,
         judge=judge,
         health=intake,
+        vitals=MetricsPage(session, None),  # its /metrics may be of another form (H12)
         metrics=metrics,
     )

@@ -4,60 +4,53 @@ The only importer of optional modules, inside the branch that the configuration 
 registered as a metric is registered here, once, and handed to the feature that counts it.
 """
 
-import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-import aiohttp
-
+from continuum_router.api.admin import Admin, ReloadAnswer
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
-from continuum_router.backends.breaker import BreakerRules
-from continuum_router.backends.conditions import ConditionRules
+from continuum_router.assemble_routing import (
+    RoutingState,
+    make_piecer,
+    make_selector,
+    routing_state,
+)
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
-from continuum_router.backends.health import HealthRules
 from continuum_router.backends.health_watch import HealthMetrics, HealthWatch
-from continuum_router.backends.pool import Backend, Pool
-from continuum_router.backends.probe_plan import plan_for
-from continuum_router.config.backends import BackendConfig, Replay
-from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
+from continuum_router.backends.pool import Pool
 from continuum_router.config.root import Config
-from continuum_router.config.routing import StrategyName
 from continuum_router.config.server import RoutingHeaders
-from continuum_router.kv_index.apply import OffloadPolicy
-from continuum_router.kv_index.consumer import (
-    ConsumerMetrics,
-    EventSource,
-    KvEventConsumer,
-    source_backoff,
+from continuum_router.derive import (
+    aliases_of,
+    backend_of,
+    condition_rules,
+    probe_plans,
+    retry_policy,
 )
-from continuum_router.kv_index.feeds import SseFeed, event_session
-from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
-from continuum_router.kv_index.lookup import IndexLookup
+from continuum_router.event_consumers import EventConsumers
+from continuum_router.kv_index.consumer import ConsumerMetrics
+from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.providers.salt_stamp import SaltStamp
+from continuum_router.reload_report import ReloadMetrics
 from continuum_router.request import RequestRules
-from continuum_router.routing.kv_score import KvScorer
 from continuum_router.routing.response_homes import ResponseHomes
-from continuum_router.routing.selector import RoutingMetrics, Selector
-from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
+from continuum_router.routing.selector import RoutingMetrics
 from continuum_router.runtime import Runtime, Snapshot
 from continuum_router.upstream.attempt import Dispatcher
 from continuum_router.upstream.call_limits import base_limits, model_limits
 from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
 from continuum_router.upstream.pool import UpstreamPool
 from continuum_router.upstream.prewarm import prewarm
-from continuum_router.upstream.retry import RetryPolicy
-from continuum_router.upstream.retry_budget import BudgetRules
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.metrics import Metrics
@@ -78,14 +71,17 @@ class State:
     supervisor: Supervisor
     dispatch: DispatchState
     upstream: UpstreamPool
-    kv: KvIndex
-    lookup: IndexLookup | None
-    scorer: KvScorer | None
+    routing: RoutingState
     catalog: Catalog
     health: HealthWatch
+    consumers: EventConsumers
+    reload_metrics: ReloadMetrics
     homes: ResponseHomes = field(default_factory=ResponseHomes)
-    round_robin: RoundRobin = field(default_factory=RoundRobin)
-    event_session: aiohttp.ClientSession | None = None
+
+    @property
+    def kv(self) -> KvIndex:
+        """The index of either mode."""
+        return self.routing.kv
 
 
 def build_state(config: Config) -> State:
@@ -108,12 +104,12 @@ def build_state(config: Config) -> State:
         ("backend", "state"),
         upstream.connections,
     )
-    kv, index_on = _index(config.kv_cache_index), config.kv_cache_index.enabled
-    if index_on:
-        expose(kv, metrics)
+    routing = routing_state(config.kv_cache_index, metrics)
+    kv, index_on = routing.kv, config.kv_cache_index.enabled
     fleet = Fleet(metrics, (backend.name for backend in config.backends), clock=time.monotonic)
     fleet.conditions.adopt(condition_rules(config))
     fleet.conditions.reconcile((backend.name, backend.enabled) for backend in config.backends)
+    consumer_metrics = ConsumerMetrics(metrics) if index_on else None
     supervisor = Supervisor("router", on_crash=lambda _name: crashes.inc())
     dispatch = DispatchState(
         fleet=fleet,
@@ -126,19 +122,20 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
-    scoring = config.kv_cache_index
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
-        consumer_metrics=ConsumerMetrics(metrics) if index_on else None,
+        consumer_metrics=consumer_metrics,
         active=active,
         supervisor=supervisor,
         dispatch=dispatch,
         upstream=upstream,
-        kv=kv,
-        lookup=IndexLookup(kv, metrics, clock=time.monotonic) if index_on else None,
-        scorer=KvScorer(scoring.scoring, min_tokens=scoring.min_tokens) if index_on else None,
+        routing=routing,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+        consumers=EventConsumers(
+            kv, consumer_metrics, supervisor, clock=time.monotonic, rng=random.Random()
+        ),
+        reload_metrics=ReloadMetrics(metrics, time.time),  # noqa: TID251
         health=HealthWatch(
             fleet.conditions,
             supervisor,
@@ -153,24 +150,20 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
     backends = [backend_of(entry) for entry in config.backends]
     limits = base_limits(config.timeouts)
     request_rules = RequestRules(
-        want_keys=config.prefix_routing.enabled,
+        # Cost mode needs no keys to choose by, but events name prompts by them.
+        want_keys=config.prefix_routing.enabled or state.routing.cost is not None,
         max_prefix_length=config.prefix_routing.max_prefix_length,
         aliases=aliases_of(backends),
     )
     dispatcher = Dispatcher(
         pool=Pool(backends),
-        selector=Selector(
-            strategy=_strategy(config, state),
-            # Tier 4 needs both: keys of requests, and an index to ask (S0 "activation").
-            scorer=state.scorer if config.prefix_routing.enabled else None,
-            success_rate=state.dispatch.fleet.success_rate,
-        ),
+        selector=make_selector(config, state.routing, state.dispatch.fleet, state.dispatch.rng),
         preparer=Preparer(
             backends,
             rewrite_response_model=config.server.rewrite_response_model,
             salts=_salts(config),
         ),
-        retry=_retry(config),
+        retry=retry_policy(config),
         connect_timeout=config.timeouts.connection,
         standard=limits.standard,
         streaming=limits.streaming,
@@ -179,6 +172,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         fallbacks=config.fallbacks,
         request_rules=request_rules,
         sse_keepalive=config.server.sse_keepalive,
+        piecer=make_piecer(config, state.routing, request_rules),
         state=state.dispatch,
     )
     return Snapshot(
@@ -186,7 +180,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         generation=generation,
         request_rules=request_rules,
         dispatcher=dispatcher,
-        lookup=state.lookup,
+        lookup=state.routing.lookup,
         catalog=state.catalog,
         trusted_proxies=TrustedProxies(config.server.trusted_proxies),
         # Nobody is authenticated in this version, so `authenticated` means nobody.
@@ -196,10 +190,17 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
 
 
 def check_tls_files(snapshot: Snapshot) -> None:
-    """Read the certificates of every backend once, so that a wrong path is told at the start.
+    """Read the certificates of backends and event sources once: a wrong path is told at the start.
 
     Raises TlsFileError whose text names the backend.
     """
+    kv = snapshot.config.kv_cache_index
+    for source in kv.event_sources if kv.enabled else ():
+        try:
+            tls_context(source.tls)
+        except TlsFileError as err:
+            place = f"event source of {source.backend_name}"
+            raise TlsFileError(err.key, f"{err.reason} ({place})") from None
     for backend in snapshot.dispatcher.pool.backends:
         if backend.url.tls:
             try:
@@ -208,16 +209,39 @@ def check_tls_files(snapshot: Snapshot) -> None:
                 raise TlsFileError(err.key, f"{err.reason} (backend {backend.name})") from None
 
 
-def build_server(runtime: Runtime, state: State) -> EdgeServer:
+def build_server(
+    runtime: Runtime, state: State, reload: Callable[[], Awaitable[ReloadAnswer]]
+) -> EdgeServer:
     """Make the server for clients. Needs the running loop."""
     return make_server(
         runtime,
         metrics=state.metrics,
         edge_metrics=state.edge_metrics,
         active=state.active,
-        clock=time.monotonic,
         homes=state.homes,
+        upstream=state.upstream,
+        supervisor=state.supervisor,
+        admin=Admin(runtime, state.dispatch.fleet, reload),
     )
+
+
+def adopt_state(runtime: Runtime, state: State) -> None:
+    """Let the state follow the configuration in force: what is new begins, what is gone ends.
+
+    Backends keep their counts and their health by name; one that is gone is forgotten when its last
+    request ends, and gets no new one.
+    """
+    snap = runtime.current
+    names = [backend.name for backend in snap.config.backends]
+    fleet = state.dispatch.fleet
+    gone = set(fleet.conditions.names()).difference(names)
+    fleet.reconcile(names)
+    fleet.conditions.adopt(condition_rules(snap.config))
+    fleet.conditions.reconcile((backend.name, backend.enabled) for backend in snap.config.backends)
+    state.upstream.keep_only(names)
+    for name in gone:
+        state.kv.purge(name)
+    runtime.publish_models(state.catalog.known(snap.dispatcher.pool))
 
 
 async def before_clients(runtime: Runtime, state: State) -> None:
@@ -230,24 +254,14 @@ async def before_clients(runtime: Runtime, state: State) -> None:
 async def adopt_health(runtime: Runtime, state: State) -> None:
     """Let the probes follow the configuration in force."""
     config, pool = runtime.current.config, runtime.current.dispatcher.pool
-    entries = config.backends if config.health_checks.enabled else ()
-    plans = {
-        entry.name: plan_for(pool.by_name[entry.name], entry.health_check, config.health_checks)
-        for entry in entries
-    }
-    await state.health.adopt(pool.backends, plans)
+    await state.health.adopt(pool.backends, probe_plans(config, pool))
 
 
-def start_tasks(runtime: Runtime, state: State) -> None:
+async def start_tasks(runtime: Runtime, state: State) -> None:
     """Start what runs beside requests: event consumers, the index's sweep, the model list."""
     config = runtime.current.config
-    kv = config.kv_cache_index
-    if kv.enabled:
-        state.event_session = event_session()
-        for source in kv.event_sources:
-            consumer = _consumer(source, config, state, state.event_session)
-            name = f"kv-events:{source.backend_name}"
-            state.supervisor.supervise(name, consumer.run, Backoff(1, 60))
+    await state.consumers.adopt(config)
+    if config.kv_cache_index.enabled:
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
         )
@@ -265,81 +279,8 @@ async def stop_state(state: State) -> None:
     """Stop tasks, then close what they used."""
     await state.supervisor.stop()
     await state.health.close()
-    if state.event_session is not None:
-        await state.event_session.close()
-        # The session's transports close their sockets in the next turns of the loop.
-        await asyncio.sleep(0)
+    await state.consumers.close()
     await state.upstream.close()
-
-
-def backend_of(entry: BackendConfig) -> Backend:
-    """One entry of `backends[]` as the value that routing and sending use."""
-    return Backend(
-        name=entry.name,
-        type=entry.type,
-        url=entry.url,
-        models=frozenset(entry.models),
-        weight=entry.weight,
-        replay_allowed=entry.replay is Replay.ENABLED,
-        api_key=entry.api_key,
-        headers=tuple((name, value.reveal()) for name, value in entry.headers.items()),
-        max_connections=entry.max_connections,
-        enabled=entry.enabled,
-        internal=entry.internal,
-        aliases=MappingProxyType(dict(entry.aliases)),
-        auth_scheme=entry.auth_scheme,
-        organization=entry.organization,
-        tls=entry.tls,
-    )
-
-
-def aliases_of(backends: Sequence[Backend]) -> dict[str, str]:
-    """Client's name → name that prefix keys are made of: what the first backend calls it (A1)."""
-    found: dict[str, str] = {}
-    for backend in backends:
-        if backend.enabled and not backend.internal:
-            for model in (*backend.models, *backend.aliases):
-                found.setdefault(model, backend.real_name(model))
-    return {name: real for name, real in found.items() if name != real}
-
-
-def condition_rules(config: Config) -> ConditionRules:
-    """How backends are judged under this configuration."""
-    section = config.health_checks
-    return ConditionRules(
-        health=HealthRules(
-            interval=section.interval,
-            unhealthy_threshold=section.unhealthy_threshold,
-            healthy_threshold=section.healthy_threshold,
-            warmup_check_interval=section.warmup_check_interval,
-            max_warmup_duration=section.max_warmup_duration,
-        ),
-        breaker=BreakerRules(
-            failures=section.breaker.failures,
-            cooldown=section.breaker.cooldown,
-            enabled=section.breaker.enabled,
-        ),
-        probing=section.enabled,
-        last_resort=section.last_resort,
-    )
-
-
-def _index(section: KvCacheIndexConfig) -> KvIndex:
-    if not section.enabled:
-        return NoKvIndex()
-    return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
-
-
-def _strategy(config: Config, state: State) -> Strategy:
-    """The configured strategy. Round robin keeps its cursors over reloads."""
-    if config.selection_strategy is StrategyName.ROUND_ROBIN:
-        return state.round_robin
-    routing = config.prefix_routing
-    return PrefixAwareHash(
-        load_factor_epsilon=routing.load_factor_epsilon,
-        load_floor=routing.load_floor,
-        virtual_nodes=routing.virtual_nodes,
-    )
 
 
 def _salts(config: Config) -> SaltStamp | None:
@@ -347,45 +288,3 @@ def _salts(config: Config) -> SaltStamp | None:
     if not section.enabled:
         return None
     return SaltStamp(SaltIssuer(section.secrets, section.scope))
-
-
-def _retry(config: Config) -> RetryPolicy:
-    section = config.retry
-    return RetryPolicy(
-        max_attempts=section.max_attempts,
-        initial_delay=section.initial_delay,
-        max_delay=section.max_delay,
-        backoff_multiplier=section.backoff_multiplier,
-        jitter=section.jitter,
-        retryable_status_codes=frozenset(section.retryable_status_codes),
-        prefer_untried_backends=section.prefer_untried_backends,
-        on_timeout=section.on_timeout,
-        budget=BudgetRules(
-            ratio=section.budget.ratio,
-            min_retries=section.budget.min_retries,
-            window=section.budget.window,
-        ),
-    )
-
-
-def _consumer(
-    source: EventSourceConfig, config: Config, state: State, session: aiohttp.ClientSession
-) -> KvEventConsumer:
-    interval = source.reconnect_interval_ms
-    offloading = config.kv_cache_index.storage_offloading
-    assert state.consumer_metrics is not None
-    return KvEventConsumer(
-        EventSource(
-            backend=source.backend_name,
-            feed=SseFeed(session, str(source.endpoint)),
-            backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
-            counters=state.consumer_metrics.bind(source.backend_name),
-        ),
-        state.kv,
-        policy=OffloadPolicy(
-            enabled=offloading.enabled,
-            treat_eviction_as_offload=offloading.treat_eviction_as_offload,
-        ),
-        max_prefix_length=config.prefix_routing.max_prefix_length,
-        clock=time.monotonic,
-    )

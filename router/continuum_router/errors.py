@@ -298,6 +298,38 @@ def forget_frames(err: BaseException | None) -> None:
         err = err.__cause__ or err.__context__
 
 
+class ErrorForm(StrEnum):
+    """Whose error object a client reads. Clients of one API do not look for the other's."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+MESSAGES_PATH = "/v1/messages"
+
+_ANTHROPIC_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+_REQUEST_ID: Mapping[ErrorForm, str] = {
+    ErrorForm.OPENAI: "x-request-id",
+    ErrorForm.ANTHROPIC: "request-id",
+}
+
+
+def error_form(path: str) -> ErrorForm:
+    """The form for a request to this path: Anthropic's under `/v1/messages`, else OpenAI's."""
+    anthropic = path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
+    return ErrorForm.ANTHROPIC if anthropic else ErrorForm.OPENAI
+
+
 def to_openai(err: RouterError, request_id: str) -> tuple[int, dict[str, object]]:
     """Return status and JSON body of an OpenAI error object.
 
@@ -315,12 +347,33 @@ def to_openai(err: RouterError, request_id: str) -> tuple[int, dict[str, object]
     return err.status, {"error": error}
 
 
-def to_stream_event(err: RouterError, request_id: str) -> dict[str, object]:
-    """Return the JSON of the last event of a stream that broke after bytes were relayed.
+def to_client(
+    err: RouterError, request_id: str, form: ErrorForm
+) -> tuple[int, dict[str, object], dict[str, str]]:
+    """Return status, JSON body and headers of an error in the form that the client reads.
 
-    The same object as `to_openai` gives, with the status inside, because the status line is gone.
+    Both clients show the request id of an error, each from a header of its own. Anthropic's object
+    has a `type` around the error; what OpenAI's has beside is kept.
     """
     status, body = to_openai(err, request_id)
+    headers = {**err.headers, _REQUEST_ID[form]: request_id}
+    if form is ErrorForm.ANTHROPIC:
+        error = body["error"]
+        assert isinstance(error, dict)
+        other = "invalid_request_error" if status < 500 else "api_error"
+        error["type"] = _ANTHROPIC_TYPES.get(status, other)
+        body = {"type": "error", "error": error, "request_id": request_id}
+    return status, body, headers
+
+
+def to_stream_event(
+    err: RouterError, request_id: str, form: ErrorForm = ErrorForm.OPENAI
+) -> dict[str, object]:
+    """Return the JSON of the last event of a stream that broke after bytes were relayed.
+
+    The same object as `to_client` gives, with the status inside, because the status line is gone.
+    """
+    status, body, _ = to_client(err, request_id, form)
     error = body["error"]
     assert isinstance(error, dict)
     error["status"] = status

@@ -128,13 +128,30 @@ def parse_prefix_length(comment: str) -> int | None:
     return int(number)
 
 
+def closing_comment(reason: str) -> str:
+    """Text of the last SSE comment of a stream that the listener ends; ``reason`` is one word."""
+    return f"closed={reason}"
+
+
+def parse_closing(comment: str) -> str | None:
+    """The word in such a comment, or ``None`` for any other comment."""
+    name, _, reason = comment.strip().partition("=")
+    word = reason.replace("_", "")
+    if name != "closed" or not word.isascii() or not word.isalpha() or len(reason) > 32:
+        return None
+    return reason
+
+
 def _prefix(value: object) -> PrefixKey:
     if not isinstance(value, str) or len(value) != 64 or not value.isascii():
         raise KvEventError(KvEventFault.MALFORMED)
     try:
-        return PrefixKey(bytes.fromhex(value))
+        digest = bytes.fromhex(value)
     except ValueError:
         raise KvEventError(KvEventFault.MALFORMED) from None
+    if len(digest) != 32:  # fromhex reads over white space
+        raise KvEventError(KvEventFault.MALFORMED)
+    return PrefixKey(digest)
 
 
 def _count(value: object) -> int | None:

@@ -19,11 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import orjson
 
 from continuum_shared.metrics import Metrics
+
+log = logging.getLogger("continuum_shared.logs")
 
 TRACE = 5
 MAX_RECORD_BYTES = 64 * 1024
@@ -77,6 +79,19 @@ class LogSettings:
     queue_capacity: int = 8192
     queue_capacity_bytes: int = 16 * 1024 * 1024
     targets: Mapping[str, LogLevel] = field(default_factory=dict)
+
+
+class LogSection(Protocol):
+    """The `logging` section of a configuration, see ``config.logging_section``."""
+
+    @property
+    def level(self) -> LogLevel: ...
+    @property
+    def format(self) -> LogFormat: ...
+    @property
+    def queue_capacity(self) -> int: ...
+    @property
+    def queue_capacity_bytes(self) -> int: ...
 
 
 def fields(**values: object) -> dict[str, object]:
@@ -262,6 +277,26 @@ def setup_logging(settings: LogSettings, stream: BinaryIO | None = None) -> LogQ
     for target, level in settings.targets.items():
         logging.getLogger(target).setLevel(LEVEL_NUMBERS[level])
     logging.raiseExceptions = False
+    return queue
+
+
+def start_logging(section: LogSection, env: Mapping[str, str]) -> LogQueue:
+    """Begin logging as a configuration and the environment say; the caller stops the queue.
+
+    A variable that cannot be read is complained about in the log itself.
+    """
+    level, targets, complaint = levels_from_env(section.level, env)
+    queue = setup_logging(
+        LogSettings(
+            level=level,
+            format=section.format,
+            queue_capacity=section.queue_capacity,
+            queue_capacity_bytes=section.queue_capacity_bytes,
+            targets=targets,
+        )
+    )
+    if complaint is not None:
+        log.warning(complaint)
     return queue
 
 

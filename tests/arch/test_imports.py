@@ -4,12 +4,17 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from support.source_tree import module_files
 
 IMPORT = "import importlib, sys; importlib.import_module(sys.argv[1])"
 
 
+@pytest.mark.timeout(300)
 def test_every_module_imports_alone():
+    """Some hundred interpreters are started: slow machines may take their time."""
+
     def run(name):
         done = subprocess.run(
             [sys.executable, "-W", "error", "-c", IMPORT, name],

@@ -138,6 +138,8 @@ async def test_the_process_ends_cleanly_on_a_signal(number: signal.Signals) -> N
             head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
             writer.write(head % len(body) + body)
             await reader.readuntil(b'{"a":1}')
+            got = await raw_exchange(port, b"GET /metrics HTTP/1.0\r\nHost: x\r\n\r\n")
+            assert b"\nprocess_log_writer_failed 0.0\n" in got
             process.send_signal(number)
             await asyncio.sleep(0.1)
             release.set()

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from continuum_kv_listener.attribution import NO_SALTS
 from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.prefix_key import PrefixKey, chat_key_text, derive
 from support.chat_templates import CHATML, GEMMA2_LIKE, LLAMA3_LIKE, QWEN_LIKE
 from support.fake_cache import FakeCache
-from support.kv_publisher import Encoding, KvPublisher
+from support.kv_publisher import Encoding, KvPublisher, removed, stored
 from support.listener_rig import metric, running_listener, source_row, subscribed, until
 from support.tiny_engine import WIRE, TinyEngine, serving
 
@@ -122,10 +123,11 @@ async def test_a_prompt_past_the_router_is_read_all_the_same(
         publisher.publish([cache.chat(chat(SYSTEM))[0]])
         await until(lambda: key(chat(SYSTEM)) in sub.index())
         assert text_calls(engine) > 0
-        await row_when(base, attribution="probe")
+        row = await row_when(base, attribution="probe")
+        assert row["warnings"] == [NO_SALTS]
 
 
-async def test_salts_that_do_not_verify_are_dropped_counted_and_told(
+async def test_k14_salts_that_do_not_verify_are_dropped_counted_and_told(
     engine: TinyEngine, publisher: KvPublisher
 ) -> None:
     """User report K14: a wrong secret, and a secret that is missing, show within a minute."""
@@ -248,23 +250,68 @@ PROMPTS: dict[str, list[dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("block", [5, 16, 64])
-@pytest.mark.parametrize("prompt", PROMPTS)
-async def test_keys_are_the_routers(publisher: KvPublisher, prompt: str, block: int) -> None:
+async def test_k8_k12_k13_keys_are_the_routers(publisher: KvPublisher, block: int) -> None:
     """User reports K8, K12, K13: the block size is the event's, hashes are random, and emoji are
     cut by block edges."""
     made = TinyEngine(template=CHATML)
     cache = FakeCache(made, block=block, seed=block)
-    messages = [*PROMPTS[prompt], {"role": "user", "content": QUESTION * 9}]
+    expected: dict[bytes, tuple[int | None, str]] = {}
     async with (
         serving(made),
         running_listener([source(made, publisher)]) as base,
         subscribed(base, "vllm-1") as sub,
     ):
         await follows(base, calibrated=True)
-        event, hashes = cache.chat(messages)
-        publisher.publish([event])
-        await until(lambda: sub.index() == {key(messages): (len(hashes) * block, "hot")})
+        for prompt in PROMPTS.values():
+            messages = [*prompt, {"role": "user", "content": QUESTION * 9}]
+            event, hashes = cache.chat(messages)
+            publisher.publish([event])
+            expected[key(messages)] = (len(hashes) * block, "hot")
+            await until(lambda: sub.index() == expected)
+        assert len(expected) == len(PROMPTS)
         assert (await source_row(base, "vllm-1"))["warnings"] == []
+
+
+async def test_k13_llama_like_templates_give_the_routers_keys(publisher: KvPublisher) -> None:
+    """User report K13, with a template that trims and prints a date: what is trimmed away at the
+    ends is what cannot be known, everything inside is."""
+    made = TinyEngine(template=LLAMA3_LIKE, bos="<|begin_of_text|>")
+    cache = FakeCache(made)
+    names = ("plain", "multi-line", "korean", "empty lines", "emoji")
+    chats = []
+    for name in names:
+        system, user = PROMPTS[name]
+        chats.append([{**system, "content": str(system["content"]).strip()}, user])
+    async with (
+        serving(made),
+        running_listener([source(made, publisher)]) as base,
+        subscribed(base, "vllm-1") as sub,
+    ):
+        await follows(base, calibrated=True)
+        publisher.publish([cache.chat(messages)[0] for messages in chats])
+        await until(lambda: set(sub.index()) == {key(messages) for messages in chats})
+
+
+@pytest.mark.parametrize("hashes", ["int", "bytes"])
+async def test_k2_hash_forms_change_nothing(publisher: KvPublisher, hashes: str) -> None:
+    """User report K2: the same chain once with integers, once with bytes."""
+    made = TinyEngine(template=CHATML)
+    tokens = made.encode_chat(chat(SYSTEM))
+    blocks = len(tokens) // 16
+    names: list[int | bytes] = [
+        2**63 + n if hashes == "int" else (2**63 + n).to_bytes(32, "big") for n in range(blocks)
+    ]
+    event = stored(Encoding.MAP, names, None, tokens[: blocks * 16])
+    async with (
+        serving(made),
+        running_listener([source(made, publisher)]) as base,
+        subscribed(base, "vllm-1") as sub,
+    ):
+        await follows(base, calibrated=True)
+        publisher.publish([event])
+        await until(lambda: sub.index() == {key(chat(SYSTEM)): (blocks * 16, "hot")})
+        publisher.publish([removed(Encoding.MAP, [each]) for each in reversed(names)])
+        await until(lambda: sub.index() == {})
 
 
 @pytest.mark.parametrize("system", [SYSTEM, None], ids=["system text", "none"])
@@ -300,7 +347,9 @@ async def test_a_built_in_system_prompt_has_both_keys(publisher: KvPublisher) ->
         await until(lambda: set(sub.index()) == {key(messages), key(builtin)})
 
 
-async def test_an_adapter_has_keys_of_its_own(engine: TinyEngine, publisher: KvPublisher) -> None:
+async def test_k11_an_adapter_has_keys_of_its_own(
+    engine: TinyEngine, publisher: KvPublisher
+) -> None:
     """User report K11."""
     cache = FakeCache(engine)
     messages = chat(SYSTEM)
@@ -448,7 +497,7 @@ async def test_no_real_chat_is_sent_unasked(publisher: KvPublisher) -> None:
         assert "/v1/chat/completions" not in made.requests
 
 
-async def test_a_wrong_model_name_is_told(engine: TinyEngine, publisher: KvPublisher) -> None:
+async def test_k14_a_wrong_model_name_is_told(engine: TinyEngine, publisher: KvPublisher) -> None:
     """User report K14: distinct from an engine that does not answer, and from a wrong secret."""
     async with running_listener([source(engine, publisher, model="typo")]) as base:
         async with asyncio.timeout(5):

@@ -26,6 +26,7 @@ def _config(*backends: tuple[str, str], more: str = "") -> Config:
     )
     text = (
         f"backends:\n{entries}server: {{listen: '127.0.0.1:0'}}\n"
+        "health_checks: {enabled: false}\n"
         "prefix_routing: {enabled: true, salt_echo: {enabled: true, secret_env: SALT}}\n" + more
     )
     config, report = parse_config(text, path="r.yaml", env={"SALT": SECRET})
@@ -80,3 +81,18 @@ async def test_engines_that_know_no_salts_get_the_clients_bytes() -> None:
         assert json.loads(body) == BODY
         metrics = (await edge.get("/metrics")).body
     assert SECRET.encode() not in metrics
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_request_of_a_kept_connection_is_stamped(stream: bool) -> None:
+    """Whichever way a request takes through the router; the second one finds all connections."""
+    async with (
+        scripted(answers(reply())) as one,
+        running(_config(("vllm", one.url))) as edge,
+    ):
+        for _ in range(3):
+            await edge.post({**BODY, "stream": stream})
+    for request in one.requests:
+        assert SaltVerifier([SECRET], backend="b1").verify(_salt(request.body), ["m"]) == KEY
+        assert request.header("content-length") == str(len(request.body))
+    assert len(one.requests) == 3

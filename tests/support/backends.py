@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
 from continuum_router.config.backends import BackendType
 from continuum_router.routing.strategies import Ask
@@ -47,6 +48,10 @@ def ask(
     loads: Mapping[str, int] | None = None,
     candidates: Sequence[Backend] | None = None,
     model: str = "m",
+    client: str | None = None,
+    retry: bool = False,
+    size: int = 0,
+    pieces: Pieces | None = None,
 ) -> Ask:
     """A selection among ``members``, all of them available unless ``candidates`` says otherwise."""
     return Ask(
@@ -55,4 +60,8 @@ def ask(
         candidates=members if candidates is None else candidates,
         ring_members=members,
         loads=loads or {},
+        client=client,
+        retry=retry,
+        size=size,
+        pieces=pieces,
     )

@@ -18,6 +18,7 @@ from continuum_router.request import ChatRequest, Endpoint, RequestRules, parse_
 from continuum_router.routing.selector import RoutingMetrics, Selector
 from continuum_router.routing.strategies import RoundRobin
 from continuum_router.upstream.attempt import Dispatcher
+from continuum_router.upstream.begun import Begun
 from continuum_router.upstream.deadlines import Limits
 from continuum_router.upstream.dispatch_state import DispatchMetrics, DispatchState
 from continuum_router.upstream.outcome import Call, Outcome
@@ -237,6 +238,7 @@ class Bench:
         stream: bool = False,
         holdings: Mapping[str, Holding] | None = None,
         model: str = "m",
+        begun: Begun | None = None,
     ) -> None:
         await self.dispatcher.run(
             Call(
@@ -246,7 +248,8 @@ class Bench:
                 sink=self.sink,
                 request_id="r1",
                 outcome=self.outcome,
-            )
+            ),
+            begun,
         )
 
     def again(self) -> Self:

@@ -14,6 +14,9 @@ from continuum_router.config.root import Config, parse_config
 from continuum_router.main import Router
 
 CHAT = "/v1/chat/completions"
+fast_path = True
+"""Whether the routers of `edge_config` have the fast path; conftest runs tests both ways."""
+
 BODY: dict[str, object] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -34,7 +37,10 @@ def edge_config(backends: Sequence[str] | str, more: str = "") -> Config:
         text += "health_checks: {enabled: false}\n"
     config, report = parse_config(text, path="test.yaml", env={})
     assert config is not None, str(report)
-    return config
+    if "fast_path" in text:
+        return config
+    server = config.server.model_copy(update={"fast_path": fast_path})
+    return config.model_copy(update={"server": server})
 
 
 @dataclass(slots=True)
@@ -138,8 +144,13 @@ async def running(config: Config) -> AsyncIterator[Edge]:
         await router.stop()
 
 
-async def raw_exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
-    """Send bytes as they are; return everything until the server closes or is silent for 0.5 s."""
+async def raw_exchange(
+    port: int, data: bytes, *, eof: bool = False, patience: float = 0.5
+) -> bytes:
+    """Send bytes as they are; return everything until the server closes or is silent for 0.5 s.
+
+    `patience` is how many seconds the first bytes may take: more for a large body.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
@@ -148,7 +159,7 @@ async def raw_exchange(port: int, data: bytes, *, eof: bool = False) -> bytes:
         got = bytearray()
         with contextlib.suppress(TimeoutError, ConnectionError):
             while True:
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(0.5 if got else patience):
                     piece = await reader.read(65536)
                 if not piece:
                     break

@@ -120,6 +120,7 @@ class KvPublisher:
         self._pub.setsockopt(zmq.LINGER, 0)
         self.port = 0
         if connect_to is not None:
+            self._pub.setsockopt(zmq.IPV6, "[" in connect_to)
             self._pub.connect(connect_to)
         else:
             self.port = _bind(self._pub, port)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import aiohttp
 import yaml
 
-from continuum_kv_listener.assemble import World
 from continuum_kv_listener.config import parse_config
 from continuum_kv_listener.main import Daemon
 from continuum_kv_listener.serve_sse import ServeTimes
+from continuum_kv_listener.world import World
 from continuum_shared.kv_event import KvAction, KvEvent, decode
 from continuum_shared.sse import SseComment, SseParser
 
@@ -30,7 +30,7 @@ def listener_daemon(
     text = yaml.safe_dump({"listen": "127.0.0.1:0", "sources": [dict(s) for s in sources], **top})
     config, report = parse_config(text, path="listener.yaml", env=env or {})
     assert config is not None, str(report)
-    return Daemon(config, World(rng=random.Random()), times=times)
+    return Daemon(config, World(rng=random.Random(), env=env or {}), times=times)
 
 
 @asynccontextmanager

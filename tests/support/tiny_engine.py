@@ -128,15 +128,15 @@ class TinyEngine:
 
 
 @asynccontextmanager
-async def serving(engine: TinyEngine) -> AsyncIterator[str]:
+async def serving(engine: TinyEngine, *, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """Serve on a free loopback port; gives the base URL."""
     runner = web.AppRunner(engine.application())
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, host, 0)
     await site.start()
     try:
         port = runner.addresses[0][1]
-        engine.url = f"http://127.0.0.1:{port}"
+        engine.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         yield engine.url
     finally:
         await runner.cleanup()

@@ -10,7 +10,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import zmq
 
@@ -55,17 +55,28 @@ class UnresolvedPublisher(Exception):
         self.name = name
 
 
+def has_names(entries: Sequence[str]) -> bool:
+    """Whether any entry is a host name, whose addresses may change."""
+    return any(_network(entry) is None for entry in entries)
+
+
+def _network(entry: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(entry.strip("[]"), strict=False)
+    except ValueError:
+        return None
+
+
 async def resolve_acl(entries: Sequence[str], *, local: bool) -> PublisherAcl:
     """Turn addresses, networks and host names into an allow list; no entries mean loopback only.
 
-    Names are looked up now and not again. Raises :class:`UnresolvedPublisher`.
+    Names are looked up now (``publisher_names`` does so again and again).
+    Raises :class:`UnresolvedPublisher`.
     """
     networks: list[Network] = []
     for entry in entries:
-        try:
-            networks.append(ipaddress.ip_network(entry.strip("[]"), strict=False))
-        except ValueError:
-            networks.extend(await _look_up(entry))
+        network = _network(entry)
+        networks.extend([network] if network is not None else await _look_up(entry))
     return PublisherAcl(networks=tuple(networks) or LOOPBACK, local=local)
 
 
@@ -95,6 +106,8 @@ class AdmissionDesk:
         self._socket.bind(ZAP_ENDPOINT)
         self._domains: dict[str, _Domain] = {}
         self._sessions = 0
+        self.on_refusal: Callable[[str], None] | None = None
+        """Told the domain of each refused peer."""
 
     def register(
         self,
@@ -109,6 +122,12 @@ class AdmissionDesk:
         ``admitted`` gets the number of each new connection, ``refused`` the peer's address.
         """
         self._domains[domain] = _Domain(acl=acl, admitted=admitted, refused=refused)
+
+    def update(self, domain: str, acl: PublisherAcl) -> None:
+        """Judge further peers of ``domain`` by ``acl``; connections that are up stay."""
+        known = self._domains.get(domain)
+        if known is not None:
+            self._domains[domain] = replace(known, acl=acl)
 
     def unregister(self, domain: str) -> None:
         """Refuse every further peer of ``domain``."""
@@ -151,6 +170,8 @@ class AdmissionDesk:
             return None
         if not known.acl.allows(address):
             known.refused(address)
+            if self.on_refusal is not None:
+                self.on_refusal(domain)
             return None
         self._sessions += 1
         known.admitted(self._sessions)

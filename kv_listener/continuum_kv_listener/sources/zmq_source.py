@@ -25,11 +25,16 @@ from continuum_kv_listener.sources.address_family import AddressFamily
 from continuum_kv_listener.sources.bound_peers import BoundPeers
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, PublisherAcl
 from continuum_kv_listener.sources.readable import Socket, wait_readable
+from continuum_kv_listener.sources.silence import Silence
 from continuum_shared.backoff import Backoff
 
 DRAIN_LIMIT = 128
 """Messages taken in one go before other tasks get a turn."""
-RECEIVE_HIGH_WATER = 10_000
+DRAIN_BYTES = 4 * 1024 * 1024
+"""So much of them in one go, and one message more."""
+RECEIVE_HIGH_WATER = DRAIN_LIMIT
+"""Messages that wait here unread. What a burst has beyond them waits in the engine, which keeps far
+more (vLLM: 100,000) and can count them; ours could be large ones."""
 CONNECT_SECONDS = 5.0
 HEARTBEAT_SECONDS = 10.0
 DEAD_AFTER_SECONDS = 30.0
@@ -123,6 +128,7 @@ class ZmqSource:
         self._socket: Socket | None = None
         self._monitor: Socket | None = None
         self._family = AddressFamily(settings.endpoint)
+        self._silence = Silence(settings.name, settings.endpoint, binds=self._binds, now=clock())
         self._reopen_at = 0.0
         self._give_up_at = 0.0
         self._session = 0
@@ -155,9 +161,10 @@ class ZmqSource:
             if self._socket is None and now >= self._reopen_at:
                 self._open(now)
             items = self._take()
+            self._silence.note(now, connected=self.ever_connected, error=self.last_error)
             if items:
                 return items
-            until = self._wake_at()
+            until = self._silence.sooner(self._wake_at())
             if deadline is not None:
                 if now >= deadline:
                     return []
@@ -313,7 +320,10 @@ class ZmqSource:
 
     def _take_messages(self, socket: Socket, items: list[SourceItem]) -> bool:
         """Read up to :data:`DRAIN_LIMIT` messages; True when there are no more for now."""
+        room = DRAIN_BYTES
         for _ in range(DRAIN_LIMIT):
+            if room <= 0:
+                break
             try:
                 if self._binds:
                     frames = self._receive_bound(socket, items)
@@ -324,6 +334,7 @@ class ZmqSource:
             if frames is None:
                 continue
             batch = self._read(frames)
+            room -= len(frames[-1])
             if batch is not None:
                 if not self._binds:
                     # The monitor's word about the handshake may come a moment after the first

@@ -2,32 +2,37 @@
 
 aiohttp's low-level server calls one handler for every request; the paths are few and exact, so a
 table replaces its router, and no layer rewrites a path before it is compared. The protocol class is
-ours so that bytes which are no HTTP get the same kind of answer as everything else, and so that a
-shorter way for ordinary requests can be put before aiohttp's parser later (design/data-plane.md).
+ours (`edge_protocol`), so that bytes which are no HTTP get the same kind of answer as everything
+else, and so that ordinary requests take the fast path (`fast_path`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.http import HttpVersion11, RawRequestMessage
+from aiohttp.http import RawRequestMessage
 from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
+from continuum_router.api.access_log import AccessLog
+from continuum_router.api.admin import PREFIX as ADMIN_PREFIX
 from continuum_router.api.chat import Generate
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
-from continuum_router.api.hangup_watch import HangupWatch
+from continuum_router.api.edge_protocol import EdgeProtocol
+from continuum_router.api.fast_path import FastPath
 from continuum_router.api.middleware import ActiveCount, Edge, Handler, Route
-from continuum_router.api.models import Models
+from continuum_router.api.models import Models, OneModel
 from continuum_router.api.ops import Exposition, Health, Ready
 from continuum_router.api.proxy import Proxy
 from continuum_router.api.route_table import RouteTable
+from continuum_router.api.wire_guard import MAX_HEADERS, MAX_LINE_BYTES
 from continuum_router.request import COMPLETING, Endpoint
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.runtime import Runtime
+from continuum_router.upstream.pool import UpstreamPool
 from continuum_shared.metrics import Metrics
+from continuum_shared.tasks import Supervisor
 
 log = logging.getLogger("continuum_router.server")
 
@@ -36,9 +41,6 @@ KEEPALIVE_SECONDS = 75.0
 
 LINGER_SECONDS = 5.0
 """How long the rest of a refused body is read, so that the client gets to see the answer."""
-
-MAX_HEADER_BYTES = 16 * 1024
-MAX_HEADERS = 128
 
 PROXIED = (
     Endpoint.RESPONSES,
@@ -63,64 +65,18 @@ class EdgeRequest(web.BaseRequest):
         response.headers.pop("Server", None)
 
 
-class EdgeProtocol(RequestHandler):
-    """One client connection."""
-
-    __slots__ = ("_edge", "_hangup")
-
-    def __init__(self, server: "EdgeServer", edge: Edge, **kwargs: object) -> None:
-        super().__init__(server, **kwargs)  # type: ignore[arg-type]
-        self._edge = edge
-        self._hangup = HangupWatch()
-
-    def _pause_transport_reading(self) -> None:
-        super()._pause_transport_reading()
-        if self.transport is not None:
-            self._hangup.start(self.transport, self._loop)
-
-    def data_received(self, data: bytes) -> None:
-        """Take the client's next bytes.
-
-        When a body turns out to be damaged, aiohttp queues the error as if it were a request of its
-        own and leaves whoever reads the body waiting. It belongs to that body: hand it over.
-        """
-        super().data_received(data)
-        messages = self._messages
-        if not messages or isinstance(messages[-1][0], RawRequestMessage):
-            return
-        request = self._current_request
-        body = messages[-2][1] if len(messages) > 1 else request and request.content
-        if body and not body.is_eof():
-            messages.pop()
-            body.set_exception(web.RequestPayloadError("the body is damaged"))
-            body.feed_eof()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,  # noqa: ARG002
-        exc: BaseException | None = None,  # noqa: ARG002
-        message: str | None = None,  # noqa: ARG002
-    ) -> web.StreamResponse:
-        """Answer what aiohttp's parser refused. Its text may quote the client and is not used."""
-        if request.writer.output_size > 0:
-            raise ConnectionError("an answer was started already")
-        # aiohttp marks what it could not parse as HTTP/1.0; the answer is in the usual form.
-        request._version = HttpVersion11
-        return self._edge.unparsed("?")
-
-
 class EdgeServer(web.Server):
     """Makes a protocol for each connection, with handler cancellation on: a client that leaves
     cancels its request, and with it the call to the backend (user report S1)."""
 
-    def __init__(self, edge: Edge) -> None:
+    def __init__(self, edge: Edge, fast: FastPath | None) -> None:
         super().__init__(
             edge.handle,
             request_factory=self._new_request,
             handler_cancellation=True,
         )
         self._edge = edge
+        self._fast = fast
         self._options = {
             "loop": asyncio.get_running_loop(),
             "access_log": None,
@@ -128,14 +84,21 @@ class EdgeServer(web.Server):
             "logger": log,
             "keepalive_timeout": KEEPALIVE_SECONDS,
             "lingering_time": LINGER_SECONDS,
-            "max_line_size": MAX_HEADER_BYTES,
-            "max_field_size": MAX_HEADER_BYTES,
+            "max_line_size": MAX_LINE_BYTES,
+            "max_field_size": MAX_LINE_BYTES,
             "max_headers": MAX_HEADERS,
         }
 
     def __call__(self) -> EdgeProtocol:
         """Called by the loop for each new connection."""
-        return EdgeProtocol(self, self._edge, **self._options)
+        return EdgeProtocol(self, self._edge, self._fast, **self._options)
+
+    async def shutdown(self, timeout: float | None = None) -> None:
+        """Let go of all connections, then write what the requests left."""
+        await super().shutdown(timeout)
+        if self._fast is not None:
+            self._fast.close()
+        self._edge.lines.close()
 
     def _new_request(
         self,
@@ -148,12 +111,14 @@ class EdgeServer(web.Server):
         return EdgeRequest(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
-def make_routes(runtime: Runtime, metrics: Metrics, homes: ResponseHomes) -> RouteTable[Route]:
+def make_routes(
+    runtime: Runtime, metrics: Metrics, homes: ResponseHomes, lines: AccessLog, admin: Handler
+) -> RouteTable[Route]:
     """Every path of the edge. Management paths do not exist (decisions J20)."""
     exact: dict[str, dict[str, Route]] = {}
     below: dict[str, dict[str, Route]] = {}
     for endpoint in COMPLETING:
-        handler = Generate(runtime, endpoint)
+        handler = Generate(runtime, endpoint, lines)
         exact[endpoint.path] = {"POST": _generating(endpoint, handler, cacheable=True)}
 
     def proxy(endpoint: Endpoint) -> Route:
@@ -175,6 +140,11 @@ def make_routes(runtime: Runtime, metrics: Metrics, homes: ResponseHomes) -> Rou
     health = Route(endpoint=EndpointLabel.HEALTH, handler=Health())
     ready = Route(endpoint=EndpointLabel.HEALTH, handler=Ready(runtime))
     models = Route(endpoint=EndpointLabel.MODELS, handler=Models(runtime), api=True)
+    one = OneModel(runtime, below="/v1/models/")
+    each = Route(endpoint=EndpointLabel.MODELS, handler=one, api=True)
+    below["/v1/models/"] = {"GET": each, "HEAD": each}
+    steer = Route(endpoint=EndpointLabel.ADMIN, handler=admin)
+    below[ADMIN_PREFIX] = {"GET": steer, "POST": steer}
     exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))
     for path, route in {
         "/v1/models": models,
@@ -197,21 +167,31 @@ def _generating(endpoint: Endpoint, handler: Handler, *, cacheable: bool = False
     )
 
 
-def make_server(
+def make_server(  # noqa: PLR0913  what a server is made of
     runtime: Runtime,
     *,
     metrics: Metrics,
     edge_metrics: EdgeMetrics,
     active: ActiveCount,
-    clock: Callable[[], float],
     homes: ResponseHomes,
+    upstream: UpstreamPool,
+    supervisor: Supervisor,
+    admin: Handler,
 ) -> EdgeServer:
     """Return the server for a runtime. To be called with the loop running."""
+    state = runtime.current.dispatcher.state
+    lines = AccessLog(state.wall)
     edge = Edge(
         runtime=runtime,
-        routes=make_routes(runtime, metrics, homes),
+        routes=make_routes(runtime, metrics, homes, lines, admin),
         metrics=edge_metrics,
         active=active,
-        clock=clock,
+        lines=lines,
+        clock=state.clock,
     )
-    return EdgeServer(edge)
+    fast = (
+        FastPath(runtime, edge, upstream=upstream, supervisor=supervisor, homes=homes)
+        if runtime.current.config.server.fast_path
+        else None
+    )
+    return EdgeServer(edge, fast)

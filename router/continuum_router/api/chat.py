@@ -1,26 +1,24 @@
 """POST /v1/chat/completions and /v1/completions: the stops of architecture section 4, in order."""
 
-import logging
-
 from aiohttp import web
 
+from continuum_router.api.access_log import AccessLog
 from continuum_router.api.client_body import read_body
 from continuum_router.api.client_sink import WebSink
 from continuum_router.api.scope import Scope
+from continuum_router.providers.piecer import tenant_of
 from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import Endpoint, parse_generate
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Call
-from continuum_shared.logs import fields
-
-log = logging.getLogger("continuum_router.access")
 
 
 class Generate:
     """Handler of one generating endpoint."""
 
-    def __init__(self, runtime: Runtime, endpoint: Endpoint) -> None:
+    def __init__(self, runtime: Runtime, endpoint: Endpoint, lines: AccessLog) -> None:
         self._runtime = runtime
+        self._lines = lines
         self._endpoint = endpoint
 
     async def __call__(self, request: web.BaseRequest, scope: Scope) -> web.StreamResponse:
@@ -35,15 +33,16 @@ class Generate:
         raw = await read_body(request, snap.max_body_bytes)
         parsed = parse_generate(self._endpoint, raw, snap.request_rules)
         scope.model = parsed.model
-        if log.isEnabledFor(logging.DEBUG):
-            start = fields(request_id=scope.request_id, route=scope.route, model=parsed.model)
-            log.debug("Starting request with retry support", extra=start)
+        self._lines.started(scope)
         holdings = None
         if snap.lookup is not None and parsed.prefix is not None:
             holdings = snap.lookup.holdings(parsed.prefix)
         sink = scope.sink = WebSink(
             request, more_headers=scope.headers, closing=lambda: self._runtime.draining
         )
+        piecer, pieces = snap.dispatcher.piecer, None
+        if piecer is not None and piecer.is_long(parsed):
+            pieces = await piecer.of_long(parsed, tenant_of(inbound))
         await snap.dispatcher.run(
             Call(
                 request=parsed,
@@ -52,6 +51,8 @@ class Generate:
                 sink=sink,
                 request_id=scope.request_id,
                 outcome=scope.outcome,
+                client=request.remote,
+                pieces=pieces,
             )
         )
         assert sink.response is not None

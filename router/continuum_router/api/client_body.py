@@ -113,10 +113,10 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
 
 
 async def _meet_expectation(request: web.BaseRequest) -> None:
-    expect = request.headers.get(hdrs.EXPECT)
-    if expect is None or request.version < HttpVersion11:
+    expected = request.headers.getall(hdrs.EXPECT, ())
+    if not expected or request.version < HttpVersion11:
         return
-    if expect.strip().lower() != "100-continue":
+    if any(value.strip().lower() != "100-continue" for value in expected):
         raise ExpectationFailed
     await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     # The interim answer is no part of the answer whose start aiohttp watches.

@@ -7,17 +7,18 @@ logging", "rejection logging"). A refused request is counted exactly once (decis
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 
+from continuum_router.api.access_log import AccessLog
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.route_table import RouteTable, plain_path
-from continuum_router.api.scope import Scope, read_scope
+from continuum_router.api.scope import RequestIds, Scope, read_scope
 from continuum_router.errors import (
     BadRequest,
     ClientGone,
@@ -25,14 +26,26 @@ from continuum_router.errors import (
     MethodNotAllowed,
     NotFound,
     RouterError,
+    error_form,
     forget_frames,
-    to_openai,
+    to_client,
 )
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Ended
 from continuum_shared.logs import fields
 
 log = logging.getLogger("continuum_router.access")
+
+
+class HasStatus(Protocol):
+    """An answer, as far as the books need to know it."""
+
+    @property
+    def status(self) -> int:
+        """The status that the client got."""
+
+
+Answer = TypeVar("Answer", bound=HasStatus)
 
 Handler = Callable[[web.BaseRequest, Scope], Awaitable[web.StreamResponse]]
 
@@ -53,21 +66,35 @@ class ActiveCount:
 
     def __init__(self) -> None:
         self.now = 0
-        self._none = asyncio.Event()
-        self._none.set()
+        self._none: asyncio.Event | None = None  # there is one while somebody waits
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """One more."""
         self.now += 1
-        self._none.clear()
 
-    def __exit__(self, *exc: object) -> None:
+    def leave(self) -> None:
+        """One less."""
         self.now -= 1
         if self.now == 0:
+            self.none_left()
+
+    def none_left(self) -> None:
+        """To be called by whoever has led `now` to 0 by hand."""
+        if self._none is not None:
             self._none.set()
+
+    def __enter__(self) -> None:
+        self.enter()
+
+    def __exit__(self, *exc: object) -> None:
+        self.leave()
 
     async def wait_none(self) -> None:
         """Return as soon as nothing is being worked on."""
-        await self._none.wait()
+        while self.now:
+            if self._none is None or self._none.is_set():
+                self._none = asyncio.Event()
+            await self._none.wait()
 
 
 class Edge:
@@ -80,58 +107,82 @@ class Edge:
         routes: RouteTable[Route],
         metrics: EdgeMetrics,
         active: ActiveCount,
+        lines: AccessLog,
         clock: Callable[[], float],
     ) -> None:
         self._runtime = runtime
         self._routes = routes
-        self._metrics = metrics
-        self._active = active
+        self.metrics = metrics
+        self.active = active
+        self.lines = lines
+        self.new_id = RequestIds()
         self._clock = clock
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
-        scope = read_scope(request, request_id=uuid.uuid4().hex, now=self._clock())
-        with self._active:
-            route: Route | None = None
-            status = 499
-            try:
-                route = self._find(request, scope)
-                response = await route.handler(request, scope)
-                status = response.status
-                if self._runtime.draining:
-                    response.force_close()
-            except asyncio.CancelledError:
-                if self._runtime.stopping:
-                    scope.outcome.ended, status = Ended.SHUTDOWN, 503
-                else:
-                    scope.outcome.ended = Ended.CLIENT_GONE
-                raise
-            except ClientGone:
-                scope.outcome.ended = Ended.CLIENT_GONE
-                raise ConnectionResetError("the client left") from None
-            except RouterError as err:
-                status = err.status
-                response = self._refuse(err, request, scope)
-                forget_frames(err)
-            except Exception as err:  # noqa: BLE001 - the edge is where defects of ours end
-                self._report_defect(err, scope)
-                status = 500
-                response = self._refuse(InternalError(), request, scope)
-            finally:
-                self._account(scope, route, status)
-                # The sink refers back to the scope, the error through its traceback to this frame:
-                # the request, body and all, would stay until the cycle collector comes.
-                scope.sink = scope.error = None
+        scope = read_scope(request, request_id=self.new_id(), now=self._clock())
+
+        async def work() -> web.StreamResponse:
+            response = await self._find(request, scope).handler(request, scope)
+            if self._runtime.draining:
+                response.force_close()
             return response
 
-    def unparsed(self, method: str) -> web.Response:
-        """Answer bytes that are no HTTP request: 400, counted like any other refusal (J20)."""
-        scope = Scope(request_id=uuid.uuid4().hex, started=self._clock(), method=method)
-        err = BadRequest("The HTTP request is malformed.", code="malformed_request")
+        with self.active:
+            return await self.settle(scope, work, lambda err: self._refuse(err, request, scope))
+
+    async def settle(
+        self,
+        scope: Scope,
+        work: Callable[[], Awaitable[Answer]],
+        refuse: Callable[[RouterError], Answer],
+    ) -> Answer:
+        """Do the work of one request; whatever comes of it, answer it and write the books.
+
+        `refuse` answers an error while the client has no status yet. Raises ConnectionResetError
+        when there is nobody, or no way any more, to answer; cancellations pass.
+        """
+        status = 499
+        try:
+            answer = await work()
+            status = answer.status
+        except asyncio.CancelledError:
+            status = self.cancelled(scope)
+            raise
+        except ClientGone:
+            scope.outcome.ended = Ended.CLIENT_GONE
+            raise ConnectionResetError("the client left") from None
+        except RouterError as err:
+            status = err.status
+            answer = self._answer_error(err, scope, refuse)
+            forget_frames(err)
+        except Exception as err:  # noqa: BLE001 - the edge is where defects of ours end
+            self._report_defect(err, scope)
+            status = 500
+            answer = self._answer_error(InternalError(), scope, refuse)
+        finally:
+            self.account(scope, status)
+            # The sink refers back to the scope, the error through its traceback to our frames: the
+            # request, body and all, would stay until the cycle collector comes.
+            scope.sink = scope.error = None
+        return answer
+
+    def cancelled(self, scope: Scope) -> int:
+        """Note why a request was cancelled; the status that it counts as."""
+        if self._runtime.stopping:
+            scope.outcome.ended = Ended.SHUTDOWN
+            return 503
+        scope.outcome.ended = Ended.CLIENT_GONE
+        return 499
+
+    def unparsed(self, method: str, why: RouterError | None = None) -> web.Response:
+        """Answer bytes that are no HTTP request, counted like any other refusal (J20)."""
+        scope = Scope(request_id=self.new_id(), started=self._clock(), method=method)
+        err = why or BadRequest("The HTTP request is malformed.", code="malformed_request")
         scope.error = err
         response = error_response(err, scope)
         response.force_close()
-        self._account(scope, None, err.status)
+        self.account(scope, err.status)
         return response
 
     def _find(self, request: web.BaseRequest, scope: Scope) -> Route:
@@ -146,9 +197,12 @@ class Edge:
         scope.cacheable = route.cacheable
         if request.method not in methods:
             raise MethodNotAllowed(headers={"Allow": ", ".join(methods)})
+        scope.api, scope.generates = route.api, route.generates
         return route
 
-    def _refuse(self, err: RouterError, request: web.BaseRequest, scope: Scope) -> web.Response:
+    def _answer_error(
+        self, err: RouterError, scope: Scope, refuse: Callable[[RouterError], Answer]
+    ) -> Answer:
         scope.error = err
         if scope.outcome.ended is None:
             scope.outcome.ended = Ended.REJECTED if err.stage is not None else Ended.FAILED
@@ -156,6 +210,9 @@ class Edge:
             # The client has a status already; a second answer would be read as its body.
             scope.sink.cut()
             raise ConnectionResetError("the answer broke after its start")
+        return refuse(err)
+
+    def _refuse(self, err: RouterError, request: web.BaseRequest, scope: Scope) -> web.Response:
         response = error_response(err, scope)
         unread = not request.content.is_eof() or request.content.exception() is not None
         if self._runtime.draining or unread:
@@ -173,78 +230,26 @@ class Edge:
             extra=fields(request_id=scope.request_id, error=type(err).__name__, at=place),
         )
 
-    def _account(self, scope: Scope, route: Route | None, status: int) -> None:
-        """Count the request and write its lines."""
+    def account(self, scope: Scope, status: int) -> None:
+        """Count the request and note its lines. Once for each request."""
         seconds = self._clock() - scope.started
-        self._metrics.request_ended(scope.endpoint, status)
-        if route is not None and route.generates and scope.outcome.attempts:
-            self._metrics.generation_ended(seconds, scope.outcome.ttft)
+        self.metrics.request_ended(scope.endpoint, status)
+        if scope.generates and scope.outcome.attempts:
+            self.metrics.generation_ended(seconds, scope.outcome.ttft)
         err = scope.error
         if err is not None and err.stage is not None:
-            self._metrics.rejected(err.stage)
-            log.warning("Request rejected", extra=_rejection(scope, err, seconds))
-        if route is not None and route.api and log.isEnabledFor(logging.INFO):
-            log.info("Request completed", extra=_completion(scope, status, seconds))
+            self.metrics.rejected(err.stage)
+            self.lines.rejected(scope, err, seconds)
+        if scope.api:
+            self.lines.completed(scope, status, seconds)
 
 
 def error_response(err: RouterError, scope: Scope) -> web.Response:
-    """The answer that tells an error, in OpenAI's form, with the edge's own headers."""
-    status, body = to_openai(err, scope.request_id)
+    """The answer that tells an error, in the client's form, with the edge's own headers."""
+    status, body, headers = to_client(err, scope.request_id, error_form(scope.path))
     return web.Response(
         status=status,
-        headers=CIMultiDict([*err.headers.items(), *scope.headers()]),
+        headers=CIMultiDict([*headers.items(), *scope.headers()]),
         body=orjson.dumps(body),
         content_type="application/json",
     )
-
-
-def _completion(scope: Scope, status: int, seconds: float) -> dict[str, object]:
-    outcome, usage = scope.outcome, scope.outcome.usage
-    return _present(
-        event="request_completed",
-        request_id=scope.request_id,
-        trace_id=scope.trace_id,
-        x_request_id=scope.client_id,
-        client_ref=scope.client_ref,
-        method=scope.method,
-        route=scope.route,
-        status=status,
-        outcome=outcome.ended,
-        duration_ms=_ms(seconds),
-        model=scope.model,
-        model_used=outcome.model_used,
-        backend=outcome.backend,
-        rule=outcome.choice.rule if outcome.choice is not None else None,
-        attempts=outcome.attempts or None,
-        cause=outcome.cause,
-        ttft_ms=_ms(outcome.ttft),
-        prompt_tokens=usage.prompt_tokens if usage else None,
-        completion_tokens=usage.completion_tokens if usage else None,
-        total_tokens=usage.total_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-    )
-
-
-def _rejection(scope: Scope, err: RouterError, seconds: float) -> dict[str, object]:
-    return _present(
-        event="request_rejected",
-        request_id=scope.request_id,
-        trace_id=scope.trace_id,
-        x_request_id=scope.client_id,
-        client_ref=scope.client_ref,
-        method=scope.method,
-        route=scope.route or None,
-        status=err.status,
-        stage=err.stage,
-        latency=_ms(seconds),
-        **{"error.type": err.type, "error.code": err.code},
-    )
-
-
-def _present(**values: object) -> dict[str, object]:
-    """Log fields without those that the request did not produce (S2)."""
-    return fields(**{name: value for name, value in values.items() if value is not None})
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)

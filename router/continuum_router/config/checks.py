@@ -9,9 +9,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from continuum_router.config.admin import admin_findings
 from continuum_router.config.backends import SALTED_TYPES
-from continuum_router.config.kv_cache_index import KvCacheIndexConfig
+from continuum_router.config.kv_cache_index import KvCacheIndexConfig, ScoringMode
 from continuum_router.config.routing import StrategyName
+from continuum_router.config.source_checks import SOURCE_CHECKS
 from continuum_router.config.timeout_checks import TIMEOUT_CHECKS
 from continuum_shared.config.decode import ANY, Check, Finding, View
 from continuum_shared.config.kinds import format_duration
@@ -112,7 +114,7 @@ def _hash_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding]
 
 def _gpu_weight_reaches_threshold(config: Config, _view: View) -> Iterator[Finding]:
     scoring = config.kv_cache_index.scoring
-    both = config.prefix_routing.enabled and config.kv_cache_index.enabled
+    both = config.prefix_routing.enabled and _composite(config)
     if both and scoring.gpu_tier_weight < scoring.min_overlap_threshold:
         yield _warn(
             (*_SCORING, "gpu_tier_weight"),
@@ -122,7 +124,7 @@ def _gpu_weight_reaches_threshold(config: Config, _view: View) -> Iterator[Findi
 
 
 def _index_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding]:
-    if config.kv_cache_index.enabled and not config.prefix_routing.enabled:
+    if _composite(config) and not config.prefix_routing.enabled:
         yield _warn(
             _KV_ON,
             "the index is never asked while prefix_routing is off",
@@ -131,7 +133,7 @@ def _index_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding
 
 
 def _index_needs_sources(config: Config, _view: View) -> Iterator[Finding]:
-    if config.kv_cache_index.enabled and not config.kv_cache_index.event_sources:
+    if _composite(config) and not config.kv_cache_index.event_sources:
         yield _warn(
             _KV_ON,
             "the index stays empty without event_sources",
@@ -147,6 +149,11 @@ def _load_bound_off(config: Config, view: View) -> Iterator[Finding]:
             "without a bound one holder may be given all requests of a popular prefix",
             f"default {_default_bound():g}",
         )
+
+
+def _composite(config: Config) -> bool:
+    section = config.kv_cache_index
+    return section.enabled and section.scoring.mode is ScoringMode.COMPOSITE
 
 
 def _default_bound() -> float:
@@ -269,6 +276,7 @@ def _client_key_has_a_certificate(config: Config, _view: View) -> Iterator[Findi
 
 
 CHECKS: tuple[Check[Config], ...] = (
+    Check(admin_findings),
     Check(_some_backend, (("backends",),)),
     Check(_backend_names_unique),
     Check(_source_backends_known, (_NAMES,)),
@@ -284,6 +292,7 @@ CHECKS: tuple[Check[Config], ...] = (
     Check(_salt_echo_has_a_secret),
     Check(_salts_are_of_use, (_SALT_ECHO, _PREFIX_ON, _KV_ON, ("backends", ANY, "type"))),
     Check(_load_bound_off, ((*_SCORING, "holder_load_bound"),)),
+    *SOURCE_CHECKS,
     *TIMEOUT_CHECKS,
     Check(_retry_delays_in_order, (("retry", "initial_delay"), ("retry", "max_delay"))),
     Check(_fallbacks_lead_somewhere),

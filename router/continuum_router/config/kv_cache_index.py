@@ -6,14 +6,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, field_validator
 
+from continuum_router.config.backends import TlsConfig
 from continuum_shared.config.bad_value import BadValue
 from continuum_shared.config.kinds import (
-    HttpEndpoint,
     Int,
     Name,
     Number,
     Reload,
+    Secret,
     SectionModel,
+    StreamEndpoint,
     choice,
     not_yet,
 )
@@ -27,14 +29,27 @@ class EventTransport(StrEnum):
     SSE = "sse"
 
 
+class ScoringMode(StrEnum):
+    COMPOSITE = "composite"
+    COST = "cost"
+
+
+class TenantScope(StrEnum):
+    SHARED = "shared"
+    PER_TENANT = "per_tenant"
+
+
 class ScoringConfig(SectionModel):
     """Weights of the composite score. The three main weights add up to exactly 1.0."""
 
     reload: ClassVar[Reload] = Reload.RESTART
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "cost", mode="the composite score is the only mode"
-    )
+    later: ClassVar[Mapping[str, str]] = not_yet("hold")
 
+    mode: Annotated[ScoringMode, choice(ScoringMode)] = Field(
+        ScoringMode.COMPOSITE,
+        description="`composite`: the holder with the best score. `cost`: whoever answers soonest, "
+        "see docs/routing.md.",
+    )
     overlap_weight: Number = Field(
         0.6, ge=0, le=1, description="Weight of how much of the prefix a backend holds."
     )
@@ -62,6 +77,13 @@ class ScoringConfig(SectionModel):
     load_snapshot_ms: Int = Field(
         0, ge=0, le=60_000, description="Age in-flight counts may have when scoring; 0 = live."
     )
+    tenant_scope: Annotated[TenantScope, choice(TenantScope)] = Field(
+        TenantScope.SHARED,
+        description="Cost mode: whether equal prompts of different callers count as one.",
+    )
+    media_tokens: Int = Field(
+        1024, ge=0, le=1_000_000, description="Cost mode: tokens that an image or the like counts."
+    )
 
 
 class StorageOffloadingConfig(SectionModel):
@@ -85,8 +107,8 @@ class EventSourceConfig(SectionModel):
     }
 
     backend_name: Name = Field(description="The backend whose cache the stream describes.")
-    endpoint: HttpEndpoint = Field(
-        description="The listener's stream, `http://HOST:7817/events/NAME` (http or https)."
+    endpoint: StreamEndpoint = Field(
+        description="The listener's stream, `http://HOST:7817/events/NAME` (http, https, ws, wss)."
     )
     reconnect_interval_ms: Int | None = Field(
         None,
@@ -94,15 +116,20 @@ class EventSourceConfig(SectionModel):
         le=3_600_000,
         description="First wait after a lost stream; doubles up to 60 s. Unset = 1000.",
     )
+    auth_token: Secret | None = Field(
+        None, description="Bearer token of the listener (its auth_token_env). Use `${VAR}`."
+    )
+    tls: TlsConfig = Field(default_factory=TlsConfig)
     transport: Annotated[EventTransport, choice(EventTransport, later=("event_bus",))] = Field(
         EventTransport.SSE, description="How events arrive."
     )
 
-    @field_validator("endpoint", mode="before")
+    @field_validator("auth_token", mode="after")
     @classmethod
-    def _no_web_socket_yet(cls, value: object) -> object:
-        if isinstance(value, str) and value.lower().startswith(("ws://", "wss://")):
-            raise BadValue("ws:// and wss:// are not in this version", "use http:// or https://")
+    def _fits_a_header(cls, value: Secret | None) -> Secret | None:
+        text = "" if value is None else value.reveal()
+        if not (text.isascii() and text.isprintable()) or " " in text:
+            raise BadValue("must be printable ASCII without blanks")
         return value
 
 

@@ -11,13 +11,16 @@ from continuum_shared.config.salt_echo import SaltEchoConfig
 
 
 class StrategyName(StrEnum):
-    """The strategies of this version. The value is the name used in headers and metrics (J7)."""
+    """How a backend is chosen without the index; the value is its name in headers (J7)."""
 
     ROUND_ROBIN = "round_robin"
     PREFIX_AWARE_HASH = "prefix_aware_hash"
+    WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+    LEAST_LATENCY = "least_latency"
+    RANDOM = "random"
+    CONSISTENT_HASH = "consistent_hash"
+    LEAST_WORK = "least_work"
 
-
-_LATER_STRATEGIES = ("WeightedRoundRobin", "LeastLatency", "Random", "ConsistentHash")
 
 _SPELLINGS = [
     spelling
@@ -27,7 +30,7 @@ _SPELLINGS = [
 
 SelectionStrategy = Annotated[
     StrategyName,
-    choice(StrategyName, later=_LATER_STRATEGIES),
+    choice(StrategyName),
     WithJsonSchema({"enum": _SPELLINGS}),
 ]
 

@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from continuum_router.kv_index.apply import OffloadPolicy, next_tier
 from continuum_router.kv_index.feeds import EventFeed, FeedError, FeedFault
@@ -25,6 +26,7 @@ from continuum_shared.kv_event import (
     KvEventError,
     KvEventFault,
     decode,
+    parse_closing,
     parse_prefix_length,
 )
 from continuum_shared.logs import fields
@@ -53,6 +55,33 @@ class EventDrop(StrEnum):
     OVERSIZED = "oversized"
 
 
+class FeedLoss(StrEnum):
+    """Why a stream is not open: label ``reason`` of ``continuum_kv_consumer_losses_total``."""
+
+    CONNECT = FeedFault.CONNECT.value
+    TIMEOUT = FeedFault.TIMEOUT.value
+    TLS = FeedFault.TLS.value
+    UNAUTHORIZED = FeedFault.UNAUTHORIZED.value
+    REFUSED = FeedFault.REFUSED.value
+    STATUS = FeedFault.STATUS.value
+    CONTENT_TYPE = FeedFault.CONTENT_TYPE.value
+    CUT = FeedFault.CUT.value
+    OVERSIZED = "oversized"
+    ENDED = "ended"
+
+
+WIRING = MappingProxyType(
+    {
+        FeedLoss.TLS: "see event_sources[].tls and the listener's certificate",
+        FeedLoss.UNAUTHORIZED: "auth_token must be one of the listener's auth_token_env",
+        FeedLoss.REFUSED: "the listener's max_subscribers is reached",
+        FeedLoss.STATUS: "endpoint must be the listener's /events/NAME of a source that it has",
+        FeedLoss.CONTENT_TYPE: "something else than the listener answers at endpoint",
+    }
+)
+"""Losses that waiting does not heal, and what to look at."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCounters:
     """The series of one source, bound once."""
@@ -61,6 +90,7 @@ class SourceCounters:
     dropped: dict[EventDrop, Counter]
     connected: Gauge
     reconnects: Counter
+    losses: dict[FeedLoss, Counter]
     length_mismatch: Gauge
 
 
@@ -88,6 +118,11 @@ class ConsumerMetrics:
             "Attempts to open the event stream of a backend again.",
             {"backend": None},
         )
+        self._losses = metrics.counter(
+            "continuum_kv_consumer_losses_total",
+            "Event streams of a backend that could not be opened or were lost.",
+            {"backend": None, "reason": FeedLoss},
+        )
         self._mismatch = metrics.gauge(
             "continuum_kv_prefix_length_mismatch",
             "1 while the listener of a backend cuts prefixes at another length than this router.",
@@ -101,6 +136,7 @@ class ConsumerMetrics:
             dropped={reason: self._dropped.child(backend, reason) for reason in EventDrop},
             connected=self._connected.child(backend),
             reconnects=self._reconnects.child(backend),
+            losses={reason: self._losses.child(backend, reason) for reason in FeedLoss},
             length_mismatch=self._mismatch.child(backend),
         )
 
@@ -160,7 +196,8 @@ class KvEventConsumer:
         self._resume_id: str | None = None
         self._staging: Staging | None = None
         self._warned_length: int | None = None
-        self._said_lost = False
+        self._said: set[str] = set()
+        self._closing: str | None = None
 
     @property
     def resume_id(self) -> str | None:
@@ -173,14 +210,15 @@ class KvEventConsumer:
             away = False
             try:
                 await self._follow()
-                reason = "ended"
+                loss, reason = FeedLoss.ENDED, self._closing or "ended"
             except FeedError as error:
-                reason = str(error)
+                loss, reason = FeedLoss(error.fault.value), str(error)
                 away = error.fault is FeedFault.CONNECT
             except SseOverflow as error:
                 self._counters.dropped[EventDrop.OVERSIZED].value += 1
-                reason = f"oversized {error.where}"
-            self._tell_lost(reason)
+                loss, reason = FeedLoss.OVERSIZED, f"oversized {error.where}"
+            self._counters.losses[loss].value += 1
+            self._tell_lost(loss, reason)
             await self._pause(self._backoff.next(), away=away)
             self._counters.reconnects.value += 1
 
@@ -203,7 +241,8 @@ class KvEventConsumer:
         try:
             async with self._feed.open(self._resume_id) as pieces:
                 self._counters.connected.set(1)
-                self._said_lost = False
+                self._said.clear()
+                self._closing = None
                 log.info("Event stream open", extra=fields(backend=self.backend))
                 if self._resume_id is None:
                     # Without an id everything is told anew, and what went meanwhile is not (C28).
@@ -223,6 +262,7 @@ class KvEventConsumer:
         for item in items:
             if isinstance(item, SseComment):
                 self._compare_length(item.text)
+                self._closing = parse_closing(item.text) or self._closing
                 continue
             self._backoff.reset()
             try:
@@ -287,8 +327,12 @@ class KvEventConsumer:
                 extra=fields(backend=self.backend, listener=theirs, router=self._max_prefix_length),
             )
 
-    def _tell_lost(self, reason: str) -> None:
-        """One warning for each loss; the attempts that follow are told at DEBUG."""
-        level = logging.DEBUG if self._said_lost else logging.WARNING
-        self._said_lost = True
-        log.log(level, "Event stream lost", extra=fields(backend=self.backend, reason=reason))
+    def _tell_lost(self, loss: FeedLoss, reason: str) -> None:
+        """One warning for each loss, and one for each fault of the wiring that shows later; the
+        attempts that only fail again are told at DEBUG."""
+        first = not self._said or (loss in WIRING and reason not in self._said)
+        self._said.add(reason if loss in WIRING else loss.value)
+        extra = fields(backend=self.backend, reason=reason)
+        if loss in WIRING:
+            extra = fields(backend=self.backend, reason=reason, hint=WIRING[loss])
+        log.log(logging.WARNING if first else logging.DEBUG, "Event stream lost", extra=extra)

@@ -212,14 +212,6 @@ _DATA = b"data:"
 _LINE = re.compile(rb"[^\r\n]*")
 
 
-def splice_model(raw: bytes, name: str) -> bytes:
-    """Return a JSON object with the value of its outer `model` replaced (decisions H7, A1).
-
-    Every occurrence of the key is replaced, because readers differ in which of two they take.
-    """
-    return JsonScan("model", replacement=json.dumps(name).encode()).feed(raw)
-
-
 class BodyRewrite:
     """Puts the client's own name for the model back into an answer (decisions H7)."""
 

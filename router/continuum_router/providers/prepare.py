@@ -14,7 +14,7 @@ from continuum_router.backends.exchange import BodyTail, UpstreamRequest
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
 from continuum_router.providers.chunked_tail import ChunkedTail, chunk
-from continuum_router.providers.json_scan import splice_model
+from continuum_router.providers.model_splice import splice_model
 from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import ChatRequest, Endpoint
 
@@ -116,6 +116,9 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
     credentials: list[tuple[bytes, bytes]] = []
     for name, value in headers:
         lower = name.lower()
+        if b"_" in lower:
+            # Some servers read an underscore as a hyphen: no name gets past this list by one.
+            lower = lower.replace(b"_", b"-")
         if lower in _NEVER or lower in named or lower.startswith(_NEVER_PREFIXES):
             continue
         if lower.startswith(_FORWARDING_PREFIXES) and not trusted:
@@ -144,14 +147,19 @@ class Preparer:
         self._texts = {backend.name: _BackendText.of(backend) for backend in backends}
         self._rewrites = rewrite_response_model
         self._salts = salts
+        self.stamps = salts is not None
+        """Whether bodies get a salt."""
 
     def prepare(
         self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
     ) -> UpstreamRequest:
         """Return the request to send to `backend`, a member of the configuration."""
-        framing = b"Content-Length: %d\r\n\r\n" % len(body)
-        head = self._head("POST", endpoint.path, framing, inbound, backend)
-        return UpstreamRequest(method="POST", head=head, body=body)
+        head = self.open_head(endpoint, inbound, backend)
+        return UpstreamRequest(method="POST", head=head + b"%d\r\n\r\n" % len(body), body=body)
+
+    def open_head(self, endpoint: Endpoint, inbound: Inbound, backend: Backend) -> bytes:
+        """The head of such a request up to its last field's value, the length of the body."""
+        return self._head("POST", endpoint.path, b"Content-Length: ", inbound, backend)
 
     def prepare_request(
         self, request: ChatRequest, inbound: Inbound, backend: Backend
@@ -168,8 +176,8 @@ class Preparer:
             start, end = upload.model_at
             body = body[:start] + real.encode("utf-8") + body[end:]
             growth = len(body) - len(request.raw)
-        if self._salts is not None and upload is None:
-            body = self._salts.stamp(body, request, backend)
+        if upload is None:
+            body = self.salted(body, request, backend)
         tail: BodyTail | None = None if upload is None else upload.tail
         if tail is not None and upload is not None:
             if upload.length is None:
@@ -184,6 +192,10 @@ class Preparer:
         path = request.path or request.endpoint.path
         head = self._head(request.method, path, framing, inbound, backend)
         return UpstreamRequest(method=request.method, head=head, body=body, tail=tail)
+
+    def salted(self, body: bytes, request: ChatRequest, backend: Backend) -> bytes:
+        """`body` with this backend's salt, or as it is (decisions C24)."""
+        return body if self._salts is None else self._salts.stamp(body, request, backend)
 
     def answers_as(self, request: ChatRequest, backend: Backend) -> str | None:
         """The name to put into the answer in the place of the backend's own, or None (H7)."""

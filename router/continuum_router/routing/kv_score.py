@@ -12,6 +12,7 @@ score is over 0.3.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,11 +21,15 @@ from continuum_router.backends.holding import Holding, Tier
 from continuum_router.backends.pool import Backend
 from continuum_router.routing.load_bound import Crowd, LoadBound
 from continuum_shared.logs import fields
+from continuum_shared.prefix_key import PrefixKey
 
 log = logging.getLogger("continuum_router.routing")
 
 SCORE_THRESHOLD = 0.3
 """S0 DEFAULT_SCORER_THRESHOLD: the best composite score must be greater."""
+
+MAX_SNAPSHOTS = 4096
+"""Prefixes that keep a snapshot of the loads at one time."""
 
 
 class ScoringValues(Protocol):
@@ -80,7 +85,7 @@ class KvScorer:
             else LoadBound(epsilon=scoring.holder_load_bound, floor=scoring.holder_load_floor)
         )
         self._min_tokens = min_tokens
-        self._loads = LoadSnapshot(scoring.load_snapshot_ms / 1000)
+        self._loads = LoadSnapshots(scoring.load_snapshot_ms / 1000)
         log.info(
             "KV scorer registered",
             extra=fields(
@@ -104,9 +109,11 @@ class KvScorer:
         loads: Mapping[str, int],
         success_rate: Callable[[str], float],
         now: float,
+        prefix: PrefixKey | None = None,
     ) -> Scored | None:
         """The winning holder, or ``None`` when the strategy has to choose.
 
+        ``prefix`` is what a snapshot of the loads is kept by, if there is to be one.
         ``holdings`` by backend name; names that are no candidate are ignored (user report K16) and
         do not enter the denominators (C3). Equal scores: the earlier candidate wins.
         """
@@ -119,7 +126,7 @@ class KvScorer:
         if not holders:
             return None
         most_tokens = max(holding.tokens for _, holding in holders)
-        crowd = Crowd(candidates, self._loads.read(loads, now))
+        crowd = Crowd(candidates, self._loads.read(prefix, loads, now))
         best: Scored | None = None
         for backend, holding in holders:
             overlap = holding.tokens / most_tokens if most_tokens else 0.0
@@ -139,17 +146,29 @@ class KvScorer:
         return best
 
 
-class LoadSnapshot:
-    """Loads as they were up to ``max_age`` seconds ago (decisions C6; 0: live, the default)."""
+class LoadSnapshots:
+    """Loads as they were up to ``max_age`` seconds ago (decisions C6; 0: live, the default).
+
+    One snapshot a prefix, as the source's prepare() takes it together with the index's answer. At
+    most :data:`MAX_SNAPSHOTS` are kept, the oldest goes first.
+    """
+
+    __slots__ = ("_max_age", "_taken")
 
     def __init__(self, max_age: float) -> None:
         self._max_age = max_age
-        self._taken: tuple[float, Mapping[str, int]] | None = None
+        self._taken: OrderedDict[PrefixKey | None, tuple[float, Mapping[str, int]]] = OrderedDict()
 
-    def read(self, loads: Mapping[str, int], now: float) -> Mapping[str, int]:
-        """``loads`` itself, or the copy that was taken less than ``max_age`` ago."""
+    def read(
+        self, prefix: PrefixKey | None, loads: Mapping[str, int], now: float
+    ) -> Mapping[str, int]:
+        """``loads`` itself, or the copy that was taken less than ``max_age`` ago for ``prefix``."""
         if self._max_age <= 0:
             return loads
-        if self._taken is None or now - self._taken[0] >= self._max_age:
-            self._taken = (now, dict(loads))
-        return self._taken[1]
+        taken = self._taken.get(prefix)
+        if taken is None or now - taken[0] >= self._max_age:
+            taken = self._taken[prefix] = (now, dict(loads))
+            self._taken.move_to_end(prefix)
+            if len(self._taken) > MAX_SNAPSHOTS:
+                self._taken.popitem(last=False)
+        return taken[1]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
 from continuum_router.routing.hash_ring import HashRing, key_point, text_point
 from continuum_router.routing.load_bound import Crowd, LoadBound
@@ -27,6 +28,11 @@ class Rule(StrEnum):
     OVERFLOW = "overflow"
     FALLBACK = "fallback"
     ROUND_ROBIN = "round_robin"
+    WEIGHTED_ROUND_ROBIN = "weighted_round_robin"
+    LEAST_LATENCY = "least_latency"
+    RANDOM = "random"
+    CONSISTENT_HASH = "consistent_hash"
+    LEAST_WORK = "least_work"
 
     @property
     def by_prefix(self) -> bool:
@@ -34,15 +40,17 @@ class Rule(StrEnum):
         return self is Rule.PREFIX_HASH or self is Rule.OVERFLOW
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ask:
-    """What a selection needs to know of one request.
+    """What a selection needs to know of one request. Read-only; not frozen, because that costs as
+    much as the choice, once a request.
 
     ``prefix`` is the key that Tier 1 hashes (``None``: none). ``ring_members`` are the configured
     backends of the model, ``candidates`` those of them that may be used now, both in configuration
     order (decisions A11); hand the pool's own tuples on, rings are cached by them. ``loads`` gives
     attempts in flight by name; names it lacks have 0. ``retry`` marks a second selection for the
-    same request.
+    same request. ``client`` is who asks: the id of its key, else its address. ``pieces`` are what
+    cost mode decides by, ``size`` the bytes of the request.
     """
 
     model: str
@@ -51,11 +59,14 @@ class Ask:
     ring_members: Sequence[Backend]
     loads: Mapping[str, int]
     retry: bool = False
+    client: str | None = None
+    pieces: Pieces | None = None
+    size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Pick:
-    """A strategy's answer."""
+    """A strategy's answer. Read-only, see :class:`Ask`."""
 
     backend: Backend
     rule: Rule
@@ -109,8 +120,11 @@ class PrefixAwareHash:
         """
         if not ask.candidates:
             return None
-        usable = {backend.name: backend for backend in ask.candidates}
         ring = self._rings.ring(ask.ring_members)
+        backend = self._unhindered(ask, ring)
+        if backend is not None:
+            return Pick(backend=backend, rule=Rule.PREFIX_HASH)
+        usable = {backend.name: backend for backend in ask.candidates}
         if ask.prefix is None:
             for name in ring.walk(text_point(ask.model)):
                 if name in usable:
@@ -128,6 +142,13 @@ class PrefixAwareHash:
             owner = owner or backend
         # No candidate is on the ring only when all that are left have weight 0.
         return Pick(backend=owner or ask.candidates[0], rule=Rule.PREFIX_HASH)
+
+    def _unhindered(self, ask: Ask, ring: HashRing) -> Backend | None:
+        """The owner in the ordinary case: everybody is fit, and it is below its bound. One pass."""
+        if ask.prefix is None or ask.candidates is not ask.ring_members:
+            return None
+        first = ring.owner(int.from_bytes(ask.prefix[:8], "big"))  # key_point
+        return None if first is None else self._bound.below(first, ask.candidates, ask.loads)
 
 
 class RingCache:

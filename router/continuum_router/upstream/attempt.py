@@ -6,43 +6,44 @@ its body has ended, whatever ended it, and its result is recorded exactly once.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
-from continuum_router.backends.fleet import AttemptResult, result_of_status
+from continuum_router.backends.fleet import AttemptResult, Ticket, result_of_status
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
-    Fault,
     ModelNotFound,
     NoBackend,
     Stage,
+    error_form,
     forget_frames,
 )
+from continuum_router.providers.piecer import Piecer
 from continuum_router.providers.prepare import Preparer
 from continuum_router.request import ChatRequest, RequestRules
 from continuum_router.routing.selector import Choice, Selector
 from continuum_router.routing.strategies import Ask
+from continuum_router.upstream.begun import Begun
 from continuum_router.upstream.call_limits import CallLimits
 from continuum_router.upstream.deadlines import Deadlines, Limit, Limits
 from continuum_router.upstream.dispatch_state import DispatchState
 from continuum_router.upstream.model_chain import ModelChain
-from continuum_router.upstream.outcome import Call, Ended, error_for
-from continuum_router.upstream.relay import ErrorEvent, Relay
-from continuum_router.upstream.retry import (
-    DEADLINES,
-    Again,
-    RetryPolicy,
-    parse_retry_after,
-    wants_fresh,
+from continuum_router.upstream.outcome import (
+    Call,
+    Ended,
+    ended_by,
+    error_for,
+    result_of_failure,
+    status_failure,
+    tell_failure,
 )
+from continuum_router.upstream.relay import ErrorEvent, Relay
+from continuum_router.upstream.reply import keep_connection
+from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
 from continuum_router.upstream.usage import UsageTail
-from continuum_shared.logs import fields
-
-log = logging.getLogger("continuum_router.attempt")
 
 NOBODY_FOR = 1.0
 """Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
@@ -70,28 +71,30 @@ class Dispatcher:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     request_rules: RequestRules = field(default_factory=RequestRules)
     sse_keepalive: float = 0.0
+    piecer: Piecer | None = None
 
-    def limits_for(self, request: ChatRequest, model: str) -> Limits:
+    def limits_for(self, path: str, model: str, *, stream: bool) -> Limits:
         """The time limits of a request to `model`."""
         limits = self.model_limits.get(model) or CallLimits(
             standard=self.standard,
             streaming=self.streaming,
             image_generation=self.image_generation,
         )
-        return limits.of(request.endpoint.path, stream=request.stream)
+        return limits.of(path, stream=stream)
 
-    async def run(self, call: Call) -> None:
+    async def run(self, call: Call, begun: Begun | None = None) -> None:
         """See a request through. Returns when the answer has been sent, in whatever way it ended.
 
+        `begun` is a first attempt to go on with.
         Raises RouterError when nothing was sent yet and the caller is to answer; ClientGone when
         nobody is there to be answered. A cancellation passes through, with the lease ended and the
         upstream connection aborted.
         """
-        self.state.budget.request(self.state.clock())
-        models = ModelChain(
-            call, self.pool, self.fallbacks.get(call.request.model, ()), self.request_rules
-        )
-        run = _Run(self, call, models)
+        if begun is None:
+            self.state.budget.request(self.state.clock())
+        chain = self.fallbacks.get(call.request.model, ())
+        models = ModelChain(call, self.pool, chain, self.request_rules, self.piecer)
+        run = _Run(self, call, models, begun)
         if not models.members and not run.fall_back():
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
             raise ModelNotFound(param="model") if routable else NoBackend()
@@ -105,19 +108,21 @@ class _Run:
     rules: Dispatcher
     call: Call
     models: ModelChain
+    begun: Begun | None = None
     tries: int = 0
     tried: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
     stage: Stage = Stage.SELECTING
     sent_at: float = 0.0
     relay: Relay | None = None
+    ticket: Ticket | None = None
     deadlines: Deadlines = field(init=False)
     usage: UsageTail = field(default_factory=UsageTail)
 
     def __post_init__(self) -> None:
-        self.deadlines = Deadlines(
-            self.rules.limits_for(self.call.request, self.call.request.model)
-        )
+        request, begun = self.call.request, self.begun
+        spent = 0.0 if begun is None else self.rules.state.clock() - begun.started
+        self.deadlines = Deadlines(self._limits(request), spent=spent)
 
     async def run(self) -> None:
         """Try until answered; turn the last failure into what the client gets."""
@@ -131,10 +136,7 @@ class _Run:
             outcome.ended = Ended.DEADLINE
             await self._fail(AttemptFailure(self.stage, self.deadlines.armed.cause))
         except AttemptFailure as failure:
-            if failure.cause in DEADLINES:
-                outcome.ended = Ended.DEADLINE
-            else:
-                outcome.ended = Ended.UPSTREAM_CUT if self.call.sink.started else Ended.FAILED
+            outcome.ended = ended_by(failure, started=self.call.sink.started)
             await self._fail(failure)
             forget_frames(failure)
         else:
@@ -157,15 +159,21 @@ class _Run:
 
     def fall_back(self) -> bool:
         """Go on with the next model, under its limits; False when the chain has ended (J11)."""
-        state, asked = self.rules.state, self.call.request
+        state = self.rules.state
         if not self.models.advance(lambda prefix: state.holdings(prefix, state.clock())):
             return False
         self.tries = 0
-        self.deadlines.change(self.rules.limits_for(asked, self.models.request.model))
+        self.deadlines.change(self._limits(self.models.request))
         return True
+
+    def _limits(self, request: ChatRequest) -> Limits:
+        path = request.endpoint.path
+        return self.rules.limits_for(path, request.model, stream=request.stream)
 
     def _choose(self) -> Choice:
         """Stop 7. A backend that could not be reached is avoided while there is another one."""
+        if self.begun is not None:
+            return self.begun.choice
         self.stage = Stage.SELECTING
         rules, models, request = self.rules, self.models, self.models.request
         ask = Ask(
@@ -175,6 +183,9 @@ class _Run:
             ring_members=models.members,
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
+            client=self.call.client,
+            pieces=models.pieces,
+            size=len(request.raw),
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
@@ -193,13 +204,15 @@ class _Run:
         self.tries += 1
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
-        with state.fleet.lease(name, choice.rule.by_prefix):
+        held = self.begun.lease if self.begun is not None else None
+        self.ticket = choice.ticket
+        with held or state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
             try:
                 again, result = await self._under_deadlines(choice)
             except AttemptFailure as failure:
-                result = _result_of(failure)
+                result = result_of_failure(failure)
                 outcome.cause = failure.cause
-                self._tell(failure, name)
+                tell_failure(failure, self.call.request_id, outcome)
                 if failure.stage is Stage.CONNECTING:
                     self.unreachable.add(name)
                 again = self._decide(failure, choice)
@@ -227,28 +240,36 @@ class _Run:
         """Send, look at the head, try elsewhere or relay."""
         with await self._send(choice) as reply:
             result = result_of_status(reply.status)
-            self.rules.state.fleet.observe_latency(choice.backend.name, self._since_sent())
             unwanted = reply.status in self.rules.retry.retryable_status_codes
             if unwanted or (self.models.more and result is AttemptResult.FAILED):
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
-                again = self._decide(_status_failure(reply.status, after), choice)
+                again = self._decide(status_failure(reply.status, after), choice)
                 if again is not None:
-                    _keep_connection(reply)
+                    keep_connection(reply)
                     return again, result
             try:
                 await self._relay(reply, choice.backend)
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
+        if choice.ticket is not None and (usage := self.usage.read()) is not None:
+            choice.ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         return None, result
 
     async def _send(self, choice: Choice) -> UpstreamReply:
         """Stops 8 and 9, with the one uncounted retry on a fresh connection (decisions E14)."""
         rules, call = self.rules, self.call
+        begun, self.begun = self.begun, None
+        taken_up = begun is not None and begun.sent_at is not None
+        if begun is not None and begun.sent_at is not None:
+            self.sent_at = begun.sent_at
+            reply = self._take_up(begun, choice)
+            if reply is not None:
+                return reply
         request = rules.preparer.prepare_request(self.models.request, call.inbound, choice.backend)
         self.stage = Stage.CONNECTING
         # A body that passes by only once is not risked on a kept connection.
-        fresh = request.tail is not None
+        fresh = taken_up or request.tail is not None
         while True:
             self.sent_at = rules.state.clock()
             self.deadlines.await_nothing()
@@ -267,7 +288,21 @@ class _Run:
                 fresh = True
                 continue
             self.stage = Stage.STREAMING
+            rules.state.fleet.observe_latency(choice.backend.name, self._since_sent())
             return reply
+
+    def _take_up(self, begun: Begun, choice: Choice) -> UpstreamReply | None:
+        """What the attempt that was begun has come to; None: send again, on a fresh connection."""
+        self.stage = Stage.STREAMING
+        self.deadlines.await_first(spent=self._since_sent())
+        failure = begun.failure
+        if failure is None:
+            return begun.reply
+        self.stage = failure.stage
+        replay = choice.backend.replay_allowed
+        if not wants_fresh(failure, replay_allowed=replay, fresh_used=False):
+            raise failure
+        return None
 
     async def _relay(self, reply: UpstreamReply, backend: Backend) -> None:
         """Stop 10."""
@@ -283,6 +318,7 @@ class _Run:
             on_first_frame=self._first_frame,
             keepalive=self.rules.sse_keepalive or None,
             answers_as=self.rules.preparer.answers_as(call.request, backend),
+            error_form=error_form(call.request.path),
         )
         await self.relay.run()
 
@@ -292,26 +328,13 @@ class _Run:
         """A stream that opened with an error is a reply with that status (decisions E16)."""
         status = event.error.status
         result = result_of_status(status)
-        again = self._decide(_status_failure(status, None), choice)
+        again = self._decide(status_failure(status, None), choice)
         if again is None:
             self.deadlines.await_nothing()
             await self.call.sink.send(
                 status, [("Content-Type", "application/json")], event.error.body
             )
         return again, result
-
-    def _tell(self, failure: AttemptFailure, name: str) -> None:
-        log.debug(
-            "Attempt failed",
-            extra=fields(
-                request_id=self.call.request_id,
-                backend=name,
-                attempt=self.call.outcome.attempts,
-                stage=failure.stage,
-                cause=failure.cause,
-                detail=failure.detail,
-            ),
-        )
 
     def _decide(self, failure: AttemptFailure, choice: Choice) -> Again | None:
         """Again, on this model or the chain's next, if the budget has a retry left (E10)."""
@@ -368,26 +391,9 @@ class _Run:
         self.deadlines.await_first()
 
     def _first_frame(self) -> None:
+        if self.ticket is not None:
+            self.ticket.first_token()
         self.call.outcome.ttft = self._since_sent()
 
     def _since_sent(self) -> float:
         return self.rules.state.clock() - self.sent_at
-
-
-def _result_of(failure: AttemptFailure) -> AttemptResult:
-    return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
-
-
-def _status_failure(status: int, retry_after: float | None) -> AttemptFailure:
-    return AttemptFailure(
-        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
-    )
-
-
-def _keep_connection(reply: UpstreamReply) -> None:
-    """Take what has arrived of an unwanted answer: if it is whole, the connection stays."""
-    try:
-        while reply.ready():
-            pass
-    except AttemptFailure:
-        pass

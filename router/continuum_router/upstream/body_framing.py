@@ -14,6 +14,7 @@ MAX_CHUNK_LINE = 4096
 MAX_TRAILER_BYTES = 16 * 1024
 
 _SIZE_LINE = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
+_PLAIN_SIZE = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
 
 
@@ -32,6 +33,10 @@ class BodyFraming(Protocol):
     def ends_with_connection(self) -> bool:
         """True when the peer ends this body by closing."""
 
+    @property
+    def between_chunks(self) -> bool:
+        """True when a chunked body stands before a size line of which nothing has come."""
+
     def feed(self, data: bytes, out: list[bytes] | None) -> int:
         """Take the body's part of `data`. Raises FramingError."""
 
@@ -41,6 +46,7 @@ class LengthFraming:
 
     __slots__ = ("_left",)
     ends_with_connection = False
+    between_chunks = False
 
     def __init__(self, length: int) -> None:
         self._left = length
@@ -63,6 +69,7 @@ class CloseFraming:
     __slots__ = ()
     done = False
     ends_with_connection = True
+    between_chunks = False
 
     def feed(self, data: bytes, out: list[bytes] | None) -> int:
         if data and out is not None:
@@ -85,6 +92,10 @@ class ChunkedFraming:
         self._trailers = False
         self._trailer_bytes = 0
         self.done = False
+
+    @property
+    def between_chunks(self) -> bool:
+        return not (self._left or self._line or self._trailers)
 
     def feed(self, data: bytes, out: list[bytes] | None) -> int:
         pos = 0
@@ -146,3 +157,26 @@ class ChunkedFraming:
             self.done = True
         elif _TRAILER_LINE.fullmatch(line, 0, len(line) - 2) is None:
             raise FramingError("bad trailer")
+
+
+def whole_event_chunks(data: bytes) -> int:
+    """Payload bytes of `data` if it is whole plain chunks that end with the end of an SSE event.
+
+    0 when it is anything else: a chunk with an extension, the last chunk, part of a chunk, another
+    line ending. `data` must begin between two chunks.
+    """
+    if not data.endswith(b"\n\n\r\n"):
+        return 0
+    pos = payload = 0
+    end = len(data)
+    while pos < end:
+        line = _PLAIN_SIZE.match(data, pos)
+        if line is None:
+            return 0
+        size = int(line[1], 16)
+        pos = line.end() + size + 2
+        # In a whole chunk these two are CRLF; past the end the slice is shorter.
+        if not size or data[pos - 2 : pos] != b"\r\n":
+            return 0
+        payload += size
+    return payload

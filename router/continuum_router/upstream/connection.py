@@ -21,9 +21,11 @@ from continuum_router.upstream.body_framing import (
     CloseFraming,
     FramingError,
     LengthFraming,
+    whole_event_chunks,
 )
 from continuum_router.upstream.response_head import (
     MAX_HEAD_BYTES,
+    NO_BODY,
     HeadError,
     HeadFacts,
     HeadReader,
@@ -33,14 +35,12 @@ from continuum_router.upstream.response_head import (
 JOIN_LIMIT = 64 * 1024
 """Request bodies up to this size go out in one write with their head."""
 
-_NO_BODY = frozenset({204, 304})
-
 
 class ReplySink(Protocol):
     """Who receives one answer. Called synchronously; may call the connection's methods back.
 
-    `wire` True asks for the body's bytes as they came, chunk framing and trailers included, False
-    for the payload. After `on_end` or `on_failure` nothing more is called.
+    `wire` True says that whole plain chunks which end an event may come as they are (`on_chunks`);
+    everything else is payload (`on_body`). After `on_end` or `on_failure` nothing more is called.
     """
 
     wire: bool
@@ -48,11 +48,20 @@ class ReplySink(Protocol):
     def on_sent(self) -> None:
         """The request has left for the kernel in full (first_byte counts from here, E10)."""
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        """The final head with the whole body in one piece; the call has ended well.
+
+        Takes the place of the three below. The connection already belongs to its owner again.
+        """
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         """The final head; `length` of the body, None when only its framing will tell."""
 
     def on_body(self, data: bytes) -> None:
-        """Bytes of the body, never empty."""
+        """Payload of the body, never empty."""
+
+    def on_chunks(self, data: bytes, size: int) -> None:
+        """Whole chunks in wire form, `size` bytes of payload; only while `wire` is True."""
 
     def on_end(self) -> None:
         """The body is complete. The connection already belongs to its owner again."""
@@ -77,6 +86,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_began",
         "_buffer",
+        "_clear",
         "_facts",
         "_framing",
         "_head_only",
@@ -117,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._interim = 0
         self._began = False
         self._head_only = False
+        self._clear = False  # between two chunks of the body
 
     # -- for the owner and the sink ---------------------------------------------------------
 
@@ -146,23 +157,31 @@ class Connection(asyncio.Protocol):
         When the request has a tail, its pieces follow by `write_more` and `finish_request`;
         `on_room` is called whenever the backend has read what was written.
         """
+        self._owes = request.tail is not None
+        self._on_room = on_room
+        self._send(request.head, request.body, sink, head_only=request.method == "HEAD")
+
+    def start_ordinary(self, head: bytes, body: bytes, sink: ReplySink) -> None:
+        """`start` for a POST with its whole body."""
+        self._owes = False
+        self._on_room = None
+        self._send(head, body, sink, head_only=False)
+
+    def _send(self, head: bytes, body: bytes, sink: ReplySink, *, head_only: bool) -> None:
         transport = self._transport
         if self._sink is not None:
             raise RuntimeError("the connection carries a call already")
         self.calls += 1
-        self._reset()
         self._sink = sink
-        self._owes = request.tail is not None
-        self._on_room = on_room
-        self._head_only = request.method == "HEAD"
+        self._head_only = head_only
         if self._lost or transport is None or transport.is_closing():
             self._fail(Cause.CLOSED)
             return
-        if len(request.body) <= JOIN_LIMIT:
-            transport.write(request.head + request.body)
+        if len(body) <= JOIN_LIMIT:
+            transport.write(head + body)
         else:
-            transport.write(request.head)
-            transport.write(request.body)
+            transport.write(head)
+            transport.write(body)
         if not self._unsent:
             self._sent()
 
@@ -195,6 +214,11 @@ class Connection(asyncio.Protocol):
         self._sink = None
         self._close()
 
+    def hand_to(self, sink: ReplySink) -> None:
+        """Let another sink hear the rest of the call, if one is on."""
+        if self._sink is not None:
+            self._sink = sink
+
     def fail(self, cause: Cause) -> None:
         """Close at once and tell the sink why, if a call is on."""
         self._fail(cause)
@@ -220,11 +244,14 @@ class Connection(asyncio.Protocol):
                 self._on_room()
 
     def data_received(self, data: bytes) -> None:
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             self._close()  # bytes that belong to no call
         elif self._framing is None:
             self._began = True
             self._read_head(self._buffer + data if self._buffer else data)
+        elif self._clear and sink.wire and (size := whole_event_chunks(data)):
+            sink.on_chunks(data, size)
         else:
             self._read_body(data)
 
@@ -263,6 +290,9 @@ class Connection(asyncio.Protocol):
                 self._buffer = data
                 return
             facts, length, used = read
+            if facts.has_body and not self._head_only and length == len(data) - used:
+                self._whole(facts, data[used:])
+                return
             if not is_interim(facts.status):
                 break
             self._interim += used
@@ -277,7 +307,7 @@ class Connection(asyncio.Protocol):
         if facts.status == 101:
             self._fail(Cause.BAD_HEAD)
             return
-        if self._head_only or facts.status in _NO_BODY:
+        if self._head_only or facts.status in NO_BODY:
             length = 0
         elif facts.chunked:
             length = None
@@ -293,8 +323,7 @@ class Connection(asyncio.Protocol):
         if sink is None:
             return
         sink.on_head(facts, length)
-        if self._sink is sink:
-            self._read_body(rest)
+        self._read_body(rest)
 
     def _read_body(self, data: bytes) -> None:
         sink = self._sink
@@ -304,20 +333,26 @@ class Connection(asyncio.Protocol):
         pieces: list[bytes] = []
         broken = False
         try:
-            used = framing.feed(data, None if sink.wire else pieces)
+            used = framing.feed(data, pieces)
         except FramingError:
             broken = True
             used = 0
-        if sink.wire and used:
-            pieces.append(data[:used])
         if pieces:
             sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if self._sink is not sink:
+            if self._sink is None:
                 return
+        self._clear = framing.between_chunks
         if broken:
             self._fail(Cause.BAD_FRAMING)
         elif framing.done:
             self._end(clean=used == len(data))
+
+    def _whole(self, facts: HeadFacts, body: bytes) -> None:
+        """The answer came in one piece, which is the ordinary case: no framing to follow."""
+        sink, self._sink = self._sink, None
+        self._let_go(facts)
+        if sink is not None:
+            sink.on_whole(facts, body)
 
     # -- how a call ends --------------------------------------------------------------------
 
@@ -326,15 +361,21 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         facts = self._facts
         self._sink = None
-        sent = not self._unsent and not self._owes
-        if clean and facts is not None and facts.keep and sent and not self._lost:
-            self.resume()
-            self._reset()
-            self.owner.released(self, facts.keep_for)
+        if clean and facts is not None:
+            self._let_go(facts)
         else:
             self._close()
         if sink is not None:
             sink.on_end()
+
+    def _let_go(self, facts: HeadFacts) -> None:
+        if facts.keep and not self._unsent and not self._owes and not self._lost:
+            if self._sock_paused:
+                self.resume()
+            self._reset()
+            self.owner.released(self, facts.keep_for)
+        else:
+            self._close()
 
     def _fail(self, cause: Cause) -> None:
         sink = self._sink

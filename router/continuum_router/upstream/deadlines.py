@@ -45,7 +45,7 @@ class Deadlines:
 
     `armed` tells which limit that was or would be, `backend_owes` whether the backend was the one
     to act, `expired` that the limit has passed: a cancellation which is being handled comes from
-    here. Times are the event loop's.
+    here. Times are the event loop's. `spent` seconds of `total` have passed already.
     """
 
     __slots__ = (
@@ -62,10 +62,10 @@ class Deadlines:
         "expired",
     )
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, spent: float = 0.0) -> None:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
-        self._end = self._due = self._loop.time() + limits.total
+        self._end = self._due = self._loop.time() + limits.total - spent
         self._first_due: float | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
@@ -124,9 +124,10 @@ class Deadlines:
         self.await_nothing()
         return True
 
-    def await_first(self) -> None:
-        """The request goes out: the backend owes the first data event from now on."""
-        self._arm(Limit.FIRST_BYTE, self._limits.first_byte)
+    def await_first(self, *, spent: float = 0.0) -> None:
+        """The request went out `spent` seconds ago: the backend owes the first data event."""
+        seconds = self._limits.first_byte
+        self._arm(Limit.FIRST_BYTE, max(seconds - spent, 1e-9) if seconds else None)
         self._first_due = self._due
         self.backend_owes = True
 

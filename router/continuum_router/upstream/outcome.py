@@ -1,18 +1,23 @@
 """One call through the dispatcher, and what became of it."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from continuum_router.backends.fleet import AttemptResult
 from continuum_router.backends.holding import Holding
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
     ClientGone,
     Draining,
+    Fault,
     Overloaded,
     RouterError,
+    Stage,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -20,7 +25,11 @@ from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest
 from continuum_router.routing.selector import Choice
 from continuum_router.upstream.relay import ClientSink, StreamTap
+from continuum_router.upstream.retry import DEADLINES
 from continuum_router.upstream.usage import Usage
+from continuum_shared.logs import fields
+
+log = logging.getLogger("continuum_router.attempt")
 
 TIMEOUT_CAUSES = frozenset(
     {
@@ -67,7 +76,9 @@ class Outcome:
 class Call:
     """One client request on its way: what to send, where the answer goes, what became of it.
 
-    `only` restricts it to the one backend that can serve it; `taps` see the answer's body.
+    `only` restricts it to the one backend that can serve it; `taps` see the answer's body. `client`
+    is who asks: the id of its key, else its address. `pieces` are those of a body too long to be
+    cut on the event loop.
     """
 
     request: ChatRequest
@@ -78,6 +89,15 @@ class Call:
     outcome: Outcome
     only: Backend | None = None
     taps: tuple[StreamTap, ...] = ()
+    client: str | None = None
+    pieces: Pieces | None = None
+
+
+def ended_by(failure: AttemptFailure, *, started: bool) -> Ended:
+    """How a request ends that this failure ended; `started`: the client had its status."""
+    if failure.cause in DEADLINES:
+        return Ended.DEADLINE
+    return Ended.UPSTREAM_CUT if started else Ended.FAILED
 
 
 def error_for(failure: AttemptFailure) -> RouterError:
@@ -91,3 +111,32 @@ def error_for(failure: AttemptFailure) -> RouterError:
     if failure.cause is Cause.ABORTED:
         return ClientGone()
     return UpstreamFailed()
+
+
+def result_of_failure(failure: AttemptFailure) -> AttemptResult:
+    """How a failed call counts: what tells nothing about the backend is not held against it."""
+    return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
+
+
+def status_failure(status: int, retry_after: float | None) -> AttemptFailure:
+    """An answer that was not wanted, as a failure."""
+    return AttemptFailure(
+        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
+    )
+
+
+def tell_failure(failure: AttemptFailure, request_id: str, outcome: Outcome) -> None:
+    """The debug line of a failed call."""
+    if not log.isEnabledFor(logging.DEBUG):
+        return
+    log.debug(
+        "Attempt failed",
+        extra=fields(
+            request_id=request_id,
+            backend=outcome.backend,
+            attempt=outcome.attempts,
+            stage=failure.stage,
+            cause=failure.cause,
+            detail=failure.detail,
+        ),
+    )

@@ -14,6 +14,7 @@ from continuum_router.backends.exchange import UpstreamReply
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
+    ErrorForm,
     RouterError,
     Stage,
     to_stream_event,
@@ -28,6 +29,9 @@ from continuum_shared.sse import encode_event
 
 COLLECT_LIMIT = 1024 * 1024
 """Bytes of a plain answer that are collected before the client gets its status."""
+
+PLAYED = ("audio/", "video/", "application/octet-stream")
+"""Types that are used while they arrive: collecting them would be heard."""
 
 EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
@@ -95,8 +99,9 @@ class Relay:
 
     `wants_stream` says that the client asked for a stream; `taps` see the decoded body. `keepalive`
     is after how many silent seconds a stream gets a comment (user report S6). Under an alias
-    `answers_as` is the client's name for the model, put into the answer (decisions H7). `run` does
-    the work; after a failure `break_off` tells the client.
+    `answers_as` is the client's name for the model, put into the answer (decisions H7);
+    `error_form` is how errors look. `run` does the work; after a failure `break_off` tells the
+    client.
     """
 
     def __init__(  # noqa: PLR0913  what one relay is made of
@@ -110,6 +115,7 @@ class Relay:
         on_first_frame: FirstFrame,
         keepalive: float | None = None,
         answers_as: str | None = None,
+        error_form: ErrorForm = ErrorForm.OPENAI,
     ) -> None:
         self._reply = reply
         self._sink = sink
@@ -117,13 +123,15 @@ class Relay:
         self._taps = taps
         self._on_first_frame = on_first_frame
         self._keepalive = keepalive
+        self._error_form = error_form
         self._whole = WholeEvents()
         self._inflater = inflater_for(reply.head.header("content-encoding"))
         self._headers = headers_for_client(reply.headers, decoded=self._inflater is not None)
         kind = (reply.head.header("content-type") or "").partition(";")[0].strip().lower()
         self._is_events = reply.status < 300 and kind == EVENT_STREAM
         self._rewrite = self._rewrite_to(answers_as, kind)
-        self._collect = reply.status >= 300 or not wants_stream or kind == JSON
+        plays = kind.startswith(PLAYED)
+        self._collect = reply.status >= 300 or kind == JSON or not (wants_stream or plays)
 
     async def run(self) -> None:
         """Relay everything.
@@ -144,12 +152,15 @@ class Relay:
         """End an answer that was started and cannot be completed.
 
         An event stream ends with an error event, whatever else breaks the connection, because a
-        clean end would pass half an answer off as a whole one.
+        clean end would pass half an answer off as a whole one. Anthropic's clients pass over events
+        without a name, so theirs is named.
         """
         if not self._is_events or self._sink.congested:
             self._sink.cut()
             return
-        event = encode_event(orjson.dumps(to_stream_event(err, request_id)))
+        data = orjson.dumps(to_stream_event(err, request_id, self._error_form))
+        named = self._error_form is ErrorForm.ANTHROPIC
+        event = encode_event(data, event="error" if named else None)
         await self._sink.write(event if self._whole.between_events else b"\n\n" + event)
         await self._sink.finish_and_close()
 

@@ -5,10 +5,16 @@ reading, so that a slow client slows its backend and memory stays bounded.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self
 
-from continuum_router.backends.exchange import BodyState, BodyTail, ReplyHead, UpstreamRequest
+from continuum_router.backends.exchange import (
+    BodyState,
+    BodyTail,
+    ReplyHead,
+    UpstreamReply,
+    UpstreamRequest,
+)
 from continuum_router.errors import AttemptFailure, Cause, Stage
 from continuum_router.upstream.connection import Connection
 from continuum_router.upstream.response_head import HeadFacts
@@ -39,7 +45,7 @@ class QueuedReply:
     wire = False
 
     def __init__(
-        self, connection: Connection, *, on_sent: Callable[[], None] | None = None
+        self, connection: Connection | None, *, on_sent: Callable[[], None] | None = None
     ) -> None:
         self._connection: Connection | None = connection
         self._on_sent = on_sent
@@ -52,6 +58,30 @@ class QueuedReply:
         self._waiter: asyncio.Future[None] | None = None
         self._idle: float | None = None
         self.reused = False
+
+    @classmethod
+    def take_over(
+        cls,
+        connection: Connection | None,
+        facts: HeadFacts,
+        length: int | None,
+        pieces: Iterable[bytes] = (),
+        *,
+        reused: bool,
+    ) -> Self:
+        """An answer whose start another sink has heard: its head and `pieces` of its payload.
+
+        The connection tells the rest to this one. None: the call has ended; the caller says how by
+        `on_failure`, or it ended well.
+        """
+        reply = cls(connection)
+        reply.reused = reused
+        reply.on_head(facts, length)
+        for piece in pieces:
+            reply.on_body(piece)
+        if connection is not None:
+            connection.hand_to(reply)
+        return reply
 
     async def open(self, request: UpstreamRequest) -> None:
         """Send the request and wait for the head.
@@ -193,6 +223,12 @@ class QueuedReply:
         if self._on_sent is not None:
             self._on_sent()
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        self._connection = None
+        self.on_head(facts, len(body))
+        if body:
+            self.on_body(body)
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         self._head = ReplyHead(
             status=facts.status, reason=facts.reason, headers=facts.headers, body_length=length
@@ -206,6 +242,9 @@ class QueuedReply:
             self._paused = True
             self._connection.pause()
         self._wake()
+
+    def on_chunks(self, data: bytes, size: int) -> None:  # noqa: ARG002
+        raise RuntimeError("this sink takes payload")
 
     def on_end(self) -> None:
         self._connection = None
@@ -239,3 +278,12 @@ class QueuedReply:
             if quiet is not None:
                 quiet.cancel()
         return not self._pieces and self._failure is None and self._connection is not None
+
+
+def keep_connection(reply: UpstreamReply) -> None:
+    """Take what has arrived of an unwanted answer: if it is whole, the connection stays."""
+    try:
+        while reply.ready():
+            pass
+    except AttemptFailure:
+        pass

@@ -22,6 +22,11 @@ class WholeEvents:
         self.between_events = True
         """False when what was relayed so far stops inside an event."""
 
+    @property
+    def clear(self) -> bool:
+        """True when nothing is held and what was relayed ends with an event."""
+        return self.between_events and not self._held
+
     def feed(self, data: bytes) -> bytes:
         """Return what may be relayed now; may be empty."""
         if self._held:

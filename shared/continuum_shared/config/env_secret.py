@@ -8,7 +8,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, GetCoreSchemaHandler
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    WithJsonSchema,
+)
 from pydantic import GetJsonSchemaHandler as SchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
@@ -96,5 +102,13 @@ EnvSecrets = Annotated[
     BeforeValidator(_listed),
     AfterValidator(_once),
     Field(max_length=MAX_SECRETS),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "maxItems": MAX_SECRETS},
+            ]
+        }
+    ),
 ]
 """One name or a list of them."""

@@ -1,26 +1,11 @@
-"""The `logging` section, which both daemons have, and which level wins (S2, decisions J13)."""
+"""The `logging` section, which both daemons have (S2). Which level wins: `logs.levels_from_env`."""
 
-from collections.abc import Mapping
-from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from continuum_shared.config.kinds import ByteSize, Int, Reload, SectionModel, choice
-
-
-class LogLevel(StrEnum):
-    TRACE = "trace"
-    DEBUG = "debug"
-    INFO = "info"
-    WARN = "warn"
-    ERROR = "error"
-
-
-class LogFormat(StrEnum):
-    JSON = "json"
-    PRETTY = "pretty"
-    COMPACT = "compact"
+from continuum_shared.logs import LogFormat, LogLevel
 
 
 class LoggingConfig(SectionModel):
@@ -41,24 +26,3 @@ class LoggingConfig(SectionModel):
     queue_capacity_bytes: ByteSize = Field(
         16 << 20, ge=64 << 10, le=1 << 30, description="Bytes that may wait for the writer."
     )
-
-
-def effective_level(written: LogLevel, env: Mapping[str, str]) -> tuple[LogLevel, str | None]:
-    """The level to use and, when a variable cannot be read, a note about it (S2 "level order").
-
-    RUST_LOG wins over CONTINUUM_LOG_LEVEL, which wins over `logging.level`. Of a RUST_LOG with
-    filter directives (`target=level,level`) the part without a target counts. An empty variable
-    or one without such a part is as good as unset. The note never repeats the variable's text.
-    """
-    note: str | None = None
-    for name in ("RUST_LOG", "CONTINUUM_LOG_LEVEL"):
-        words = [part.strip().lower() for part in env.get(name, "").split(",")]
-        plain = [word for word in words if word and "=" not in word]
-        if not plain:
-            continue
-        word = "warn" if plain[-1] == "warning" else plain[-1]
-        if word in {level.value for level in LogLevel}:
-            return LogLevel(word), note
-        levels = ", ".join(LogLevel)
-        note = f"{name} is ignored: it names no log level; known: {levels}"
-    return written, note

@@ -54,13 +54,13 @@ _BOUNDS: Mapping[str, tuple[str, str]] = {
 def in_words(error: ErrorDetails, model: type[SectionModel], path: Path) -> tuple[Path, Words]:
     """One pydantic error at a path of the file → (path it is about, (message, hint))."""
     kind, context = error["type"], error.get("ctx", {})
+    if kind == "extra_forbidden":
+        return path, unknown_key(model, path)
     if error.get("input") is None and kind != "missing":
         return path, ("has no value", "write one, or leave the key out")
     cause = context.get("error")
     if isinstance(cause, BadValue):
         return (*path, *cause.at), (cause.message, cause.hint)
-    if kind == "extra_forbidden":
-        return path, unknown_key(model, path)
     if kind in _BOUNDS:
         return path, _bound(kind, context, model, path)
     if kind in _FIXED:

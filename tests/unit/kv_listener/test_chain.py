@@ -200,7 +200,7 @@ def test_a_restart_drops_answers_that_are_still_to_come():
     tracker.answer(question.node, verdict, 1.0)
     tracker.retry(question.node, 2.0)
     assert [event.action for event in tracker.drain(1.0)] == [KvAction.PURGED]
-    assert tracker.stats.pending == 1
+    assert tracker.stats.pending == tracker.pending == 1
 
 
 def test_an_answer_for_a_block_that_left_is_dropped():

@@ -8,7 +8,7 @@ import os
 
 from continuum_kv_listener.listener_metrics import ListenerMetrics
 from continuum_kv_listener.serve_sse import HEARTBEAT
-from continuum_kv_listener.stream import EventStream
+from continuum_kv_listener.stream import EventStream, Subscription
 from continuum_shared.kv_event import KvAction, KvEvent, decode
 from continuum_shared.metrics import Metrics
 from continuum_shared.prefix_key import KeyTag, KeyText, PrefixKey, derive
@@ -25,6 +25,14 @@ QUESTION = derive("tiny-lora", KeyText(tag=KeyTag.FIRST_MESSAGE, text="안녕?")
 
 def event(action: KvAction, prefix: PrefixKey | None, tokens: int | None = None) -> KvEvent:
     return KvEvent(action=action, prefix=prefix, tokens=tokens)
+
+
+def everything(subscription: Subscription) -> bytes:
+    """All that is there for it now."""
+    out = b""
+    while piece := subscription.take():
+        out += piece
+    return out
 
 
 def golden_stream() -> bytes:
@@ -45,17 +53,17 @@ def golden_stream() -> bytes:
     )
     out = bytearray()
     with stream.subscribe("5eed00000000-41") as subscription:
-        out += subscription.take()
+        out += everything(subscription)
         stream.publish([event(KvAction.CREATED, PILOT, 32)])
         stream.publish([event(KvAction.CREATED, PILOT, 48), event(KvAction.RELOADED, QUESTION, 80)])
-        out += subscription.take()
+        out += everything(subscription)
         out += HEARTBEAT
         stream.reannounce([event(KvAction.CREATED, CLERK, 512)])
         stream.publish([event(KvAction.EVICTED, PILOT)])
-        out += subscription.take()
+        out += everything(subscription)
         stream.publish([event(KvAction.PURGED, None)])
         stream.publish([event(KvAction.CREATED, CLERK, 16)])
-        out += subscription.take()
+        out += everything(subscription)
     return bytes(out)
 
 

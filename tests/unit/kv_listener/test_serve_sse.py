@@ -1,75 +1,15 @@
 """The HTTP side alone, over a stream that the test publishes to."""
 
 import asyncio
-import socket
+import hashlib
 
 import aiohttp
 import pytest
-from aiohttp import web
 
-from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.serve_sse import MAX_SUBSCRIBERS, HttpSide, ServeTimes
-from continuum_kv_listener.stream import EventStream
-from continuum_shared.kv_event import KvAction, KvEvent
-from continuum_shared.metrics import Metrics
-from continuum_shared.prefix_key import PrefixKey
-from continuum_shared.sse import SseEvent, SseParser
+from continuum_kv_listener.bearer import BearerGate
+from continuum_kv_listener.serve_sse import Access, ServeTimes
 from support.listener_rig import subscribed, until
-
-
-def created(n: int) -> KvEvent:
-    return KvEvent(action=KvAction.CREATED, prefix=PrefixKey(n.to_bytes(32, "big")), tokens=n)
-
-
-class Source:
-    """What the HTTP side needs of a source."""
-
-    def __init__(self, metrics: Metrics, history: int) -> None:
-        self.stream = EventStream(
-            epoch="e",
-            max_prefix_length=77,
-            snapshot=lambda: [],
-            metrics=ListenerMetrics(metrics).stream("s"),
-            history=history,
-        )
-        self.waited: list[float] = []
-        self.settling: asyncio.Event | None = None
-
-    async def settled(self, timeout: float) -> None:
-        self.waited.append(timeout)
-        if self.settling is not None:
-            await self.settling.wait()
-
-
-class Served:
-    def __init__(self, *, history: int = 10_000, times: ServeTimes | None = None) -> None:
-        self.metrics = Metrics()
-        self.source = Source(self.metrics, history)
-        side = HttpSide(
-            {"s": self.source},
-            page=lambda: {"sources": []},
-            metrics=self.metrics,
-            times=times or ServeTimes(heartbeat=0.05, settle=0.5, write=2.0),
-        )
-        self.runner = web.AppRunner(side.application(), handler_cancellation=True, access_log=None)
-        self.base = ""
-
-    async def start(self, *, send_buffer: int | None = None) -> None:
-        """Listen. ``send_buffer`` keeps the kernel from hiding a slow reader."""
-        await self.runner.setup()
-        listening = socket.socket()
-        if send_buffer is not None:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        listening.bind(("127.0.0.1", 0))
-        await web.SockSite(self.runner, listening).start()
-        self.base = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
-
-    def count(self, line: str) -> float:
-        for sample in self.metrics.exposition().decode().splitlines():
-            name, _, value = sample.rpartition(" ")
-            if name == f"continuum_listener_{line}":
-                return float(value)
-        raise AssertionError(line)
+from support.sse_rig import Served, SlowClient, created
 
 
 @pytest.fixture
@@ -100,6 +40,38 @@ async def test_headers(served):
         assert response.headers["X-Accel-Buffering"] == "no"
 
 
+async def test_the_same_stream_over_a_web_socket(served):
+    """Decisions C32: each text message is a piece of the SSE bytes."""
+    stream = served.source.stream
+    stream.publish([created(n) for n in range(5)])
+    async with aiohttp.ClientSession() as session:
+        url = served.base + "/events/s"
+        async with session.ws_connect(url, headers={"Last-Event-ID": "e-3"}) as socket:
+            text = ""
+            while text.count("data: ") < 2:
+                text += await socket.receive_str()
+            assert text.startswith(": prefix-length=77\n\nevent: cache_created\nid: e-4\n")
+            await socket.ping()
+            stream.publish([created(9)])
+            while "id: e-6" not in text:
+                text += await socket.receive_str()
+            stream.close()
+            while not text.endswith(": closed=shutdown\n\n"):
+                text += await socket.receive_str()
+            assert (await socket.receive()).data == aiohttp.WSCloseCode.GOING_AWAY
+    await until(lambda: stream.subscribers == 0)
+    assert served.count('stream_ends_total{end="shutdown",source="s"}') == 1
+
+
+async def test_a_web_socket_whose_reader_leaves_is_forgotten(served):
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(served.base + "/events/s") as socket:
+            await socket.receive_str()
+            await until(lambda: served.source.stream.subscribers == 1)
+        await until(lambda: served.source.stream.subscribers == 0)
+    assert served.count('stream_ends_total{end="client_left",source="s"}') == 1
+
+
 async def test_the_last_event_id_header_resumes(served):
     served.source.stream.publish([created(n) for n in range(5)])
     async with subscribed(served.base, "s", last_id="e-3") as sub:
@@ -123,62 +95,79 @@ async def test_closing_the_stream_ends_the_answer_cleanly(served):
         served.source.stream.close()
         await until(lambda: sub.ended)
         assert not sub.broken
+        assert sub.comments[-1] == "closed=shutdown"
         assert len(sub.events) == 1
     assert served.count('stream_ends_total{end="shutdown",source="s"}') == 1
 
 
-async def test_too_many_streams_are_refused_even_when_they_come_at_once(served):
+async def test_too_many_streams_are_refused_even_when_they_come_at_once():
     """All are there before the first of them is a subscriber: the source is still settling."""
+    served = Served(access=Access(max_subscribers=5))
+    await served.start()
     served.source.settling = asyncio.Event()
     url = served.base + "/events/s"
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        answers = await asyncio.gather(*(session.get(url) for _ in range(MAX_SUBSCRIBERS + 3)))
-        refused = [answer for answer in answers if answer.status == 503]
-        assert len(refused) == 3
-        assert (await refused[0].json())["error"]["message"] == (
-            "too many open streams on this source"
-        )
-        served.source.settling.set()
-        await until(lambda: served.source.stream.subscribers == MAX_SUBSCRIBERS)
-        for answer in answers:
-            answer.close()
-        await until(lambda: served.source.stream.subscribers == 0)
-        async with session.get(url) as again:
-            assert again.status == 200
+    try:
+        async with aiohttp.ClientSession(connector=connector) as session:
+            answers = await asyncio.gather(*(session.get(url) for _ in range(8)))
+            refused = [answer for answer in answers if answer.status == 503]
+            assert len(refused) == 3
+            assert refused[0].headers["Retry-After"] == "5"
+            assert (await refused[0].json())["error"]["message"] == "too many open streams"
+            served.source.settling.set()
+            await until(lambda: served.source.stream.subscribers == 5)
+            assert served.count('refused_requests_total{reason="too_many_subscribers"}') == 3
+            for answer in answers:
+                answer.close()
+            await until(lambda: served.source.stream.subscribers == 0)
+            async with session.get(url) as again:
+                assert again.status == 200
+    finally:
+        await served.runner.cleanup()
 
 
-class SlowClient:
-    """A raw subscriber that sends its request and reads only when told to."""
+@pytest.mark.parametrize("path", ["/events/s", "/sources", "/metrics", "/nothing"])
+async def test_who_shows_no_good_token_gets_nothing(path, caplog):
+    digest = hashlib.sha256(b"canary-right-token").digest()
+    served = Served(access=Access(gate=BearerGate([digest])))
+    await served.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            for token, challenge, reason in (
+                (None, 'Bearer realm="continuum-kv-listener"', "no_token"),
+                (
+                    "canary-wrong-token",
+                    'Bearer realm="continuum-kv-listener", error="invalid_token"',
+                    "wrong_token",
+                ),
+            ):
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                async with session.get(served.base + path, headers=headers) as answer:
+                    assert answer.status == 401
+                    assert answer.headers["WWW-Authenticate"] == challenge
+                    assert "canary" not in await answer.text()
+                assert served.count(f'refused_requests_total{{reason="{reason}"}}') == 1
+            async with session.get(served.base + "/health") as answer:
+                assert answer.status == 200
+            headers = {"Authorization": "Bearer canary-right-token"}
+            async with session.get(served.base + path, headers=headers) as answer:
+                assert answer.status == (404 if path == "/nothing" else 200)
+        # One line a minute, and no token in it.
+        assert [record.message for record in caplog.records] == ["Request refused"]
+        assert "canary" not in repr([vars(record) for record in caplog.records])
+    finally:
+        await served.runner.cleanup()
 
-    def __init__(self) -> None:
-        self.socket = socket.socket()
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.setblocking(False)
 
-    async def subscribe(self, base: str, last_id: str) -> None:
-        host, port = base.removeprefix("http://").split(":")
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(self.socket, (host, int(port)))
-        # HTTP/1.0 has no chunks, so what is read is the stream itself.
-        request = f"GET /events/s HTTP/1.0\r\nHost: x\r\nLast-Event-ID: {last_id}\r\n\r\n"
-        await loop.sock_sendall(self.socket, request.encode())
-
-    async def read_to_the_end(self) -> list[SseEvent]:
-        loop = asyncio.get_running_loop()
-        data = bytearray()
-        try:
-            async with asyncio.timeout(10):
-                while piece := await loop.sock_recv(self.socket, 65536):
-                    data += piece
-        except ConnectionResetError:
-            pass
-        body = bytes(data).partition(b"\r\n\r\n")[2]
-        return [item for item in SseParser().feed(body) if isinstance(item, SseEvent)]
+async def test_an_unknown_source_is_counted(served):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(served.base + "/events/other") as answer:
+            assert answer.status == 404
+    assert served.count('refused_requests_total{reason="unknown_source"}') == 1
 
 
 @pytest.mark.parametrize("write", [0.3, 30.0], ids=["a write takes too long", "falls behind"])
-async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write):
+async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write, caplog):
     served = Served(history=1000, times=ServeTimes(heartbeat=5, settle=0.5, write=write))
     await served.start(send_buffer=4096)
     slow = SlowClient()
@@ -195,7 +184,11 @@ async def test_a_slow_subscriber_is_closed_and_the_quick_one_never_notices(write
             had = await slow.read_to_the_end()
             await until(lambda: stream.subscribers == 1)
             assert [event.tokens for event in quick.events] == list(range(5000))
-        assert served.count('stream_ends_total{end="fell_behind",source="s"}') == 1
+        end = "stalled" if write < 1 else "fell_behind"
+        assert served.count(f'stream_ends_total{{end="{end}",source="s"}}') == 1
+        told = [r.fields for r in caplog.records if r.message.startswith("Slow subscriber")]
+        assert [(line["reason"], line["source"]) for line in told] == [(end, "s")]
+        assert told[0]["behind"] > 0
         # What it had, it had without a hole; coming back it is told to start anew.
         assert [event.id for event in had] == [f"e-{n + 1}" for n in range(len(had))]
         assert 0 < len(had) < 4000

@@ -37,7 +37,7 @@ async def test_the_parts_of_a_source():
             rng=random.Random(1),
         )
     (lane,) = parts.lanes
-    assert (parts.name, parts.engine, parts.merge, parts.vitals) == ("t", "trtllm", None, None)
+    assert (parts.name, parts.engine, parts.merge) == ("t", "trtllm", None)
     assert lane.link.settings.endpoint == "http://127.0.0.1:9/kv_cache_events"
     assert lane.intake is lane.link is parts.health
     assert parts.judge.state.attribution is AttributionMode.SALT

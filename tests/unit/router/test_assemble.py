@@ -1,7 +1,6 @@
 """What each configuration switches on."""
 
 from continuum_router.assemble import (
-    backend_of,
     build_snapshot,
     build_state,
     start_tasks,
@@ -25,7 +24,7 @@ async def test_the_least() -> None:
     state = build_state(config)
     snap = build_snapshot(config, state)
     assert isinstance(state.kv, NoKvIndex)
-    assert (state.scorer, state.consumer_metrics) == (None, None)
+    assert (state.routing.scorer, state.consumer_metrics) == (None, None)
     assert not snap.request_rules.want_keys
     assert snap.routing_headers
     assert snap.max_body_bytes == 64 * 1024 * 1024
@@ -40,17 +39,15 @@ async def test_the_index_brings_its_tasks_and_families() -> None:
     state = build_state(config)
     runtime = Runtime(build_snapshot(config, state))
     assert isinstance(state.kv, MemoryKvIndex)
-    assert state.scorer is not None
+    assert state.routing.scorer is not None
     assert runtime.current.request_rules.max_prefix_length == 77
-    start_tasks(runtime, state)
+    await start_tasks(runtime, state)
     assert state.supervisor.names() == ["kv-events:b1", "kv-sweep", "model-list"]
     text = state.metrics.exposition().decode()
     assert 'continuum_kv_consumer_connected{backend="b1"} 0.0' in text
     assert "continuum_kv_index_entries 0.0" in text
     await stop_state(state)
     assert state.supervisor.names() == []
-    assert state.event_session is not None
-    assert state.event_session.closed
 
 
 async def test_round_robin_keeps_its_place_over_snapshots() -> None:
@@ -66,17 +63,3 @@ async def test_authenticated_routing_headers_mean_nobody_while_nobody_is() -> No
         more = f"server: {{listen: '127.0.0.1:0', routing_headers: {value}}}"
         config = edge_config(["http://h:1"], more)
         assert build_snapshot(config, build_state(config)).routing_headers is shown
-
-
-def test_a_backend_entry_becomes_a_backend() -> None:
-    config = edge_config(
-        "backends: [{name: a, type: vllm, url: 'https://h/v1', models: [x, y], weight: 2, "
-        "api_key: k, headers: {X-A: v}, max_connections: 9, replay: disabled}]"
-    )
-    made = backend_of(config.backends[0])
-    assert (made.name, made.type.value, str(made.url)) == ("a", "vllm", "https://h")
-    assert made.models == {"x", "y"}
-    assert (made.weight, made.max_connections, made.replay_allowed) == (2.0, 9, False)
-    assert made.api_key is not None
-    assert made.api_key.reveal() == "k"
-    assert [(name, str(value)) for name, value in made.headers][0][0] == "X-A"

@@ -98,6 +98,49 @@ def test_a_broken_stream_carries_the_status_inside():
 
 
 @pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("/v1/messages", "anthropic"),
+        ("/v1/messages/count_tokens", "anthropic"),
+        ("/v1/messages2", "openai"),
+        ("/v1/chat/completions", "openai"),
+        ("", "openai"),
+    ],
+)
+def test_whose_error_object_a_path_gets(path, form):
+    assert errors.error_form(path) == form
+
+
+@pytest.mark.parametrize(
+    ("err", "kind"),
+    [
+        (errors.BadRequest(), "invalid_request_error"),
+        (errors.NotFound(), "not_found_error"),
+        (errors.BodyTooLarge(), "request_too_large"),
+        (errors.MethodNotAllowed(headers={"Allow": "POST"}), "invalid_request_error"),
+        (errors.UpstreamFailed(), "api_error"),
+        (errors.NoBackend(), "overloaded_error"),
+        (errors.UpstreamTimeout(), "timeout_error"),
+    ],
+)
+def test_anthropics_form(err, kind):
+    status, body, headers = errors.to_client(err, "r", errors.ErrorForm.ANTHROPIC)
+    assert status == err.status
+    assert (body["type"], body["request_id"]) == ("error", "r")
+    assert (body["error"]["type"], body["error"]["message"]) == (kind, err.default_message)
+    assert headers == {**err.headers, "request-id": "r"}
+    event = errors.to_stream_event(err, "r", errors.ErrorForm.ANTHROPIC)
+    assert event == {**body, "error": {**body["error"], "status": err.status}}
+
+
+def test_openais_form_is_what_it_was():
+    err = errors.NoBackend(retry_after=3)
+    status, body, headers = errors.to_client(err, "r", errors.ErrorForm.OPENAI)
+    assert (status, body) == errors.to_openai(err, "r")
+    assert headers == {"Retry-After": "3", "x-request-id": "r"}
+
+
+@pytest.mark.parametrize(
     ("seconds", "header"), [(0.2, "1"), (1.0, "1"), (2.4, "2"), (30, "30"), (None, None)]
 )
 def test_retry_after_is_whole_seconds_and_at_least_one(seconds, header):

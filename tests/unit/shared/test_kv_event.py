@@ -7,8 +7,10 @@ from continuum_shared.kv_event import (
     KvAction,
     KvEvent,
     KvEventError,
+    closing_comment,
     decode,
     encode,
+    parse_closing,
     parse_prefix_length,
     prefix_length_comment,
 )
@@ -55,6 +57,7 @@ def test_the_sse_name_wins_over_the_json_event():
         ("cache_created", "[]", "malformed"),
         ("cache_created", "nope", "malformed"),
         ("cache_created", '{"prefix_hash":"abc"}', "malformed"),
+        ("cache_created", f'{{"prefix_hash":"{HEX[:30]}    {HEX[34:]}"}}', "malformed"),
         ("cache_created", f'{{"prefix_hash":"{"z" * 64}"}}', "malformed"),
         ("cache_created", f'{{"prefix_hash":"{HEX}","token_count":-1}}', "malformed"),
         ("cache_created", f'{{"prefix_hash":"{HEX}","token_count":true}}', "malformed"),
@@ -79,3 +82,19 @@ def test_prefix_length_comment():
     assert parse_prefix_length(prefix_length_comment(1024)) == 1024
     for text in ("", "prefix-length=", "prefix-length=x", "other=3", "prefix-length=-4"):
         assert parse_prefix_length(text) is None
+
+
+@pytest.mark.parametrize(
+    ("comment", "reason"),
+    [
+        (closing_comment("fell_behind"), "fell_behind"),
+        ("closed=shutdown", "shutdown"),
+        ("closed=", None),
+        ("closed=two words", None),
+        ("closed=" + "x" * 33, None),
+        ("heartbeat", None),
+        ("prefix-length=3", None),
+    ],
+)
+def test_why_a_stream_ended(comment, reason):
+    assert parse_closing(comment) == reason

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from continuum_shared.config.logging_section import LoggingConfig
 from continuum_shared.logs import (
     MAX_RECORD_BYTES,
     LogFormat,
@@ -16,6 +17,7 @@ from continuum_shared.logs import (
     fields,
     levels_from_env,
     setup_logging,
+    start_logging,
     wait_until_written,
 )
 from continuum_shared.metrics import Metrics
@@ -168,3 +170,24 @@ def test_setup_takes_the_root_logger_and_gives_it_back():
         "loud"
     ]
     assert (list(root.handlers), root.level) == before
+
+
+@pytest.mark.parametrize(
+    ("env", "levels", "complaints"),
+    [
+        ({}, ["WARN"], 0),
+        ({"CONTINUUM_LOG_LEVEL": "info"}, ["INFO", "WARN"], 0),
+        ({"CONTINUUM_LOG_LEVEL": "canary"}, ["WARN"], 1),
+    ],
+)
+def test_a_section_and_the_environment(env, levels, complaints, capsysbinary):
+    section = LoggingConfig(level=LogLevel.WARN, format=LogFormat.JSON)
+    queue = start_logging(section, env)
+    logging.getLogger("continuum_router.y").info("a")
+    logging.getLogger("continuum_router.y").warning("b")
+    queue.stop()
+    out = capsysbinary.readouterr().out
+    lines = [json.loads(line) for line in out.splitlines()]
+    own = [line["level"] for line in lines if line["target"] == "continuum_router.y"]
+    assert (own, len(lines) - len(own)) == (levels, complaints)
+    assert b"canary" not in out

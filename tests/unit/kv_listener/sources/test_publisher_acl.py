@@ -11,6 +11,7 @@ from continuum_kv_listener.sources.publisher_acl import (
     AdmissionDesk,
     PublisherAcl,
     UnresolvedPublisher,
+    has_names,
     resolve_acl,
 )
 
@@ -58,6 +59,14 @@ async def test_a_name_without_an_address_is_refused():
         await resolve_acl(("no.such.invalid",), local=False)
 
 
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [((), False), (("10.0.0.7", "fd00::/8", "[::1]"), False), (("10.0.0.7", "gpu-1"), True)],
+)
+def test_whether_there_is_a_name(entries, expected):
+    assert has_names(entries) is expected
+
+
 @pytest.fixture
 def context():
     made = zmq.Context()
@@ -91,6 +100,14 @@ async def test_admission(context):
         assert (await ask(context, b"other", b"127.0.0.1"))[3:4] == [b"400"]
         assert admitted == [1, 2]
         assert refused == ["10.0.0.1"]
+        told = []
+        desk.on_refusal = told.append
+        desk.update("a", TEN)
+        desk.update("nobody", TEN)
+        assert (await ask(context, b"a", b"10.0.0.1"))[3:4] == [b"200"]
+        assert (await ask(context, b"a", b"127.0.0.1"))[3:4] == [b"400"]
+        assert (await ask(context, b"nobody", b"10.0.0.1"))[3:4] == [b"400"]
+        assert told == ["a"]
         desk.unregister("a")
         assert (await ask(context, b"a", b"127.0.0.1"))[3:4] == [b"400"]
     finally:

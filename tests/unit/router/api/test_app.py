@@ -44,5 +44,5 @@ async def test_headers_have_a_limit() -> None:
         got = await raw_exchange(
             edge.port, b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 20_000 + b"\r\n\r\n"
         )
-    assert got.startswith(b"HTTP/1.1 400 ")
+    assert got.startswith(b"HTTP/1.1 431 ")
     assert b"xxxx" not in got

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from continuum_router.api.form import MAX_HELD
-from support.edge import Edge, edge_config, running
+from support.edge import Edge, edge_config, raw_exchange, running
 from support.scripted_backend import Peer, answers, in_turn, reply, scripted, streams
 from support.uploads import TYPE, Intake, form, part, swallows
 
@@ -270,3 +270,101 @@ async def test_a_transcription_that_streams() -> None:
         async with running(edge_config([backend.url])) as edge:
             answer = await edge.post(raw=body, path=PATH, headers=HEADERS)
             assert answer.body == b'data: {"delta":"a"}\n\ndata: [DONE]\n\n'
+
+
+async def test_a_backend_that_breaks_in_the_middle_of_an_upload() -> None:
+    async def breaks(peer: Peer) -> None:
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await peer.reader.readexactly(100_000)
+        peer.reset()
+
+    body = form(MODEL, part("file", b"x" * 4_000_000, file=True))
+    more = "retry: {max_attempts: 3, initial_delay: 1ms}"
+    async with scripted(breaks) as backend:
+        async with running(edge_config([backend.url], more)) as edge:
+            answer = await edge.post(raw=body, path=PATH, headers=HEADERS)
+            assert (answer.status, answer.error["code"]) == (502, "upstream_error")
+            await edge.settled()
+            assert edge.in_flight() == 0
+            assert edge.sample("continuum_upstream_attempts_total", result="failed") == 1
+    assert backend.connections == 1
+
+
+async def test_a_backend_that_does_not_read_stops_the_client() -> None:
+    """Back pressure: 64 MB are offered, the router keeps a small part; the deadline ends it."""
+    total = 64 << 20
+    offered = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal offered
+        yield MODEL + part("file", b"", file=True)[:-2]
+        block = b"x" * 65536
+        while offered < total:
+            offered += len(block)
+            yield block
+
+    asleep = asyncio.Event()
+
+    async def sleeps(peer: Peer) -> None:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asleep.wait()
+
+    limit = (
+        "server: {listen: '127.0.0.1:0', max_body_bytes: 128MiB}\n"
+        "timeouts: {request: {standard: {total: 2s}}}"
+    )
+    async with scripted(sleeps) as backend:
+        async with running(edge_config([backend.url], limit)) as edge:
+            tracemalloc.start()
+            call = edge.router.state.supervisor.spawn("call", _post(edge, pieces()))
+            before = -1
+            while offered != before:
+                before = offered
+                await asyncio.sleep(0.3)
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert offered < total
+            assert peak < 6 * 1024 * 1024
+            await edge.settled(5)
+            assert edge.in_flight() == 0
+            labels = {"endpoint": "audio", "status_class": "5xx"}
+            assert edge.sample("continuum_requests_total", **labels) == 1
+            call.cancel()
+            asleep.set()
+
+
+async def test_expect_100_continue_is_answered_here() -> None:
+    """User report S11: no pause, and the backend sees no Expect."""
+    body = form(MODEL, part("file", b"x" * 2_000_000, file=True))
+    intake = Intake()
+    async with scripted(swallows(intake)) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            reader, writer = await asyncio.open_connection("127.0.0.1", edge.port)
+            lines = [
+                f"POST {PATH} HTTP/1.1",
+                "Host: x",
+                "Expect: 100-continue",
+                f"Content-Type: {TYPE}",
+                f"Content-Length: {len(body)}",
+            ]
+            writer.write("\r\n".join([*lines, "", ""]).encode())
+            async with asyncio.timeout(1):
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(body)
+            async with asyncio.timeout(5):
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+    assert intake.sizes == [len(body)]
+    assert backend.requests[0].header("expect") is None
+
+
+async def test_the_clients_connection_is_kept_after_a_form() -> None:
+    body = form(MODEL, WAV)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: {TYPE}\r\n"
+    one = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    async with scripted(answers(reply(b'{"n":1}'))) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            got = await raw_exchange(edge.port, one + one)
+    assert got.count(b"HTTP/1.1 200 OK") == 2
+    assert b"connection: close" not in got.lower()
+    assert backend.connections == 1

@@ -441,6 +441,29 @@ class TestConnection:
         with caplog.at_level(logging.WARNING, logger="continuum_router.kv_index"):
             await rig.play()
         assert [r.getMessage() for r in caplog.records] == ["Event stream lost"]
+        assert rig.value("continuum_kv_consumer_losses_total", reason="connect") == 20
+
+    async def test_a_fault_of_the_wiring_is_told_although_the_loss_was(self, caplog):
+        wrong = FeedError(FeedFault.UNAUTHORIZED, 401)
+        rig = Rig([created(P, 1)], [FeedError(FeedFault.CONNECT)], *[[wrong]] * 5)
+        with caplog.at_level(logging.WARNING, logger="continuum_router.kv_index"):
+            await rig.play()
+        assert [r.fields for r in caplog.records] == [
+            {"backend": "a", "reason": "ended"},
+            {
+                "backend": "a",
+                "reason": "unauthorized 401",
+                "hint": "auth_token must be one of the listener's auth_token_env",
+            },
+        ]
+        assert rig.value("continuum_kv_consumer_losses_total", reason="unauthorized") == 5
+        assert rig.value("continuum_kv_consumer_losses_total", reason="ended") == 1
+
+    async def test_the_listeners_own_reason_is_told(self, caplog):
+        rig = Rig([created(P, 1), b": closed=fell_behind\n\n"])
+        with caplog.at_level(logging.WARNING, logger="continuum_router.kv_index"):
+            await rig.play()
+        assert [r.fields["reason"] for r in caplog.records] == ["fell_behind"]
 
 
 def test_every_series_of_a_source_is_there_from_the_start():

@@ -7,7 +7,15 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from continuum_router.kv_index.feeds import FeedError, FeedFault, SseFeed, event_session
+from continuum_router.kv_index.feeds import (
+    FeedAccess,
+    FeedError,
+    FeedFault,
+    SseFeed,
+    TlsFiles,
+    event_session,
+)
+from continuum_shared.config.kinds import Secret
 from support.feeds import SseServer, stream
 
 
@@ -27,9 +35,42 @@ async def answered(response):
         return await failure(server.url)
 
 
-@pytest.mark.parametrize("status", [204, 401, 404, 500, 503])
-async def test_another_status_is_a_failure(status):
-    assert await answered(web.Response(status=status)) == (FeedFault.STATUS, status)
+@pytest.mark.parametrize(
+    ("status", "fault"),
+    [
+        (204, FeedFault.STATUS),
+        (401, FeedFault.UNAUTHORIZED),
+        (403, FeedFault.UNAUTHORIZED),
+        (404, FeedFault.STATUS),
+        (500, FeedFault.STATUS),
+        (503, FeedFault.REFUSED),
+    ],
+)
+async def test_another_status_is_a_failure(status, fault):
+    assert await answered(web.Response(status=status)) == (fault, status)
+
+
+async def test_the_token_is_shown_and_never_in_an_error():
+    async with (
+        SseServer(lambda r: stream(r)) as server,
+        event_session() as session,
+        SseFeed(session, server.url, access=FeedAccess(token=Secret("t0k"))).open(None),
+    ):
+        pass
+    assert server.requests[0]["authorization"] == "Bearer t0k"
+    assert str(FeedError(FeedFault.UNAUTHORIZED, 401)) == "unauthorized 401"
+
+
+async def test_files_that_cannot_be_read_are_a_tls_fault():
+    def make():
+        raise TlsFiles("tls.ca_file: no such file or directory")
+
+    async with event_session() as session:
+        feed = SseFeed(session, "https://127.0.0.1:1/events", access=FeedAccess(tls=make))
+        with pytest.raises(FeedError) as raised:
+            async with feed.open(None):
+                pass
+    assert str(raised.value) == "tls tls.ca_file: no such file or directory"
 
 
 async def test_redirects_are_not_followed():
@@ -132,7 +173,7 @@ async def test_a_server_without_tls_is_not_away():
         await writer.drain()
 
     async with raw_server(babble) as url:
-        assert await failure(url.replace("http:", "https:")) == (FeedFault.CUT, None)
+        assert await failure(url.replace("http:", "https:")) == (FeedFault.TLS, None)
 
 
 def test_an_error_says_no_more_than_its_reason():

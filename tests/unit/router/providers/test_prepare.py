@@ -13,7 +13,13 @@ from continuum_router.providers.prepare import (
     headers_for_client,
     sort_headers,
 )
-from continuum_router.request import Endpoint
+from continuum_router.request import (
+    Endpoint,
+    RequestRules,
+    Upload,
+    parse_generate,
+    parse_opaque,
+)
 from continuum_shared.config.kinds import BackendUrl, Secret
 
 
@@ -236,3 +242,72 @@ def test_nothing_secret_is_shown_by_repr() -> None:
     assert "canary" not in repr(sort_headers(headers, query="key=canary&a=canary"))
     backend = _backend(headers=(("x-team", "canary"),), api_key=Secret("canary"))
     assert "canary" not in repr(vars(Preparer([backend])))
+
+
+class _Tail:
+    started = False
+
+    async def next(self) -> bytes:
+        return b""
+
+
+RAW = b"--B..m..rest"
+TAIL = _Tail()
+
+
+@pytest.mark.parametrize(
+    ("method", "upload", "framing", "body"),
+    [
+        ("POST", None, ["Content-Length: 12"], RAW),
+        ("POST", Upload(length=12, model_at=(5, 6)), ["Content-Length: 15"], b"--B..real..rest"),
+        (
+            "POST",
+            Upload(length=99, model_at=(5, 6), tail=TAIL),
+            ["Content-Length: 102"],
+            b"--B..real..rest",
+        ),
+        (
+            "PUT",
+            Upload(length=None, model_at=(5, 6), tail=TAIL),
+            ["Transfer-Encoding: chunked"],
+            b"f\r\n--B..real..rest\r\n",
+        ),
+        ("GET", None, [], b""),
+        ("DELETE", None, [], b""),
+        ("POST", None, ["Content-Length: 0"], b""),
+    ],
+)
+def test_uploads_and_their_framing(
+    method: str, upload: Upload | None, framing: list[str], body: bytes
+) -> None:
+    used = _backend(aliases={"m": "real"})
+    request = parse_opaque(
+        Endpoint.AUDIO,
+        RAW if body else b"",
+        model=b"m" if upload else None,
+        path="/v1/audio/x",
+        method=method,
+        upload=upload,
+    )
+    sent = Preparer([used]).prepare_request(request, sort_headers([]), used)
+    head = sent.head.decode().removesuffix("\r\n\r\n").split("\r\n")
+    assert head[0] == f"{method} /v1/audio/x HTTP/1.1"
+    assert [row for row in head if row.startswith(("Content-Length", "Transfer"))] == framing
+    assert (sent.method, sent.body) == (method, body)
+    assert (sent.tail is None) is (upload is None or upload.tail is None)
+
+
+def test_a_name_is_put_back_only_where_it_was_changed() -> None:
+    used = _backend(aliases={"m": "real"})
+    plain = parse_opaque(Endpoint.AUDIO, b"", model=b"real")
+    alias = parse_opaque(Endpoint.AUDIO, b"", model=b"m")
+    assert Preparer([used]).answers_as(alias, used) == "m"
+    assert Preparer([used]).answers_as(plain, used) is None
+    assert Preparer([used], rewrite_response_model=False).answers_as(alias, used) is None
+
+
+def test_without_an_alias_the_body_is_the_very_same() -> None:
+    raw = b'{"model":"other","messages":[{}]}'
+    request = parse_generate(Endpoint.CHAT, raw, RequestRules())
+    used = _backend(aliases={"m": "real"})
+    assert Preparer([used]).prepare_request(request, sort_headers([]), used).body is raw

@@ -4,8 +4,13 @@ import pytest
 
 from continuum_router.backends.holding import Holding, Tier
 from continuum_router.config.kv_cache_index import ScoringConfig
-from continuum_router.routing.kv_score import SCORE_THRESHOLD, KvScorer, LoadSnapshot
-from support.backends import backend, backends
+from continuum_router.routing.kv_score import (
+    MAX_SNAPSHOTS,
+    SCORE_THRESHOLD,
+    KvScorer,
+    LoadSnapshots,
+)
+from support.backends import backend, backends, prefix
 
 ABC = backends("a", "b", "c")
 
@@ -186,18 +191,27 @@ def test_a_worthless_match_is_no_match():
     assert best({"a": hot(16)}, min_tokens=16) is not None
 
 
-class TestLoadSnapshot:
+class TestLoadSnapshots:
+    P, Q = prefix("p"), prefix("q")
+
     def test_live_by_default(self):
         loads = {"a": 1}
-        assert LoadSnapshot(0).read(loads, 5.0) is loads
+        assert LoadSnapshots(0).read(self.P, loads, 5.0) is loads
 
-    def test_kept_for_its_age(self):
-        snapshot = LoadSnapshot(0.25)
+    def test_kept_for_its_age_by_prefix(self):
+        snapshots = LoadSnapshots(0.25)
         loads = {"a": 1}
-        assert snapshot.read(loads, 5.0) == {"a": 1}
+        assert snapshots.read(self.P, loads, 5.0) == {"a": 1}
         loads["a"] = 2
-        assert snapshot.read(loads, 5.125) == {"a": 1}
-        assert snapshot.read(loads, 5.25) == {"a": 2}
+        assert snapshots.read(self.P, loads, 5.125) == {"a": 1}
+        assert snapshots.read(self.Q, loads, 5.125) == {"a": 2}
+        assert snapshots.read(self.P, loads, 5.25) == {"a": 2}
+
+    def test_prefixes_of_strangers_do_not_pile_up(self):
+        snapshots = LoadSnapshots(0.25)
+        for i in range(MAX_SNAPSHOTS + 10):
+            snapshots.read(prefix(str(i)), {}, 1.0)
+        assert len(snapshots._taken) == MAX_SNAPSHOTS
 
     def test_the_setting_reaches_the_scorer(self):
         scorer = KvScorer(ScoringConfig(load_snapshot_ms=250, holder_load_bound=None))

@@ -36,6 +36,11 @@ def test_rules_are_the_words_of_the_route_header():
         "overflow",
         "fallback",
         "round_robin",
+        "weighted_round_robin",
+        "least_latency",
+        "random",
+        "consistent_hash",
+        "least_work",
     ]
     assert {rule for rule in Rule if rule.by_prefix} == {Rule.PREFIX_HASH, Rule.OVERFLOW}
 

@@ -9,6 +9,7 @@ from continuum_router.upstream.body_framing import (
     CloseFraming,
     FramingError,
     LengthFraming,
+    whole_event_chunks,
 )
 
 
@@ -129,3 +130,43 @@ def test_a_whole_piece_is_not_copied():
     CloseFraming().feed(data, out)
     assert out[0] is data
     assert out[1] is data
+
+
+EVENT = b"data: 1\n\n"
+FRAMED = b"9\r\n" + EVENT + b"\r\n"
+EVENT_CHUNKS = {
+    "one event": (FRAMED, 9),
+    "two events": (FRAMED * 2, 18),
+    "an event in two chunks": (b"4\r\ndata\r\n5\r\n: 1\n\n\r\n", 9),
+    "upper case": (b"A\r\ndata: 12\n\n\r\n".replace(b"A", b"B"), 0),
+    "upper case size": (b"A\r\ndata: 12\n\n\r\n", 10),
+    "the end of the body": (FRAMED + b"0\r\n\r\n", 0),
+    "only the end of the body": (b"0\r\n\r\n", 0),
+    "half a chunk": (FRAMED[:-3], 0),
+    "a chunk without its line feed": (FRAMED[:-1], 0),
+    "an extension": (b"9;a=b\r\n" + EVENT + b"\r\n", 0),
+    "half an event": (b"4\r\ndata\r\n", 0),
+    "an event with other line ends": (b"b\r\ndata: 1\r\n\r\n\r\n", 0),
+    "a size that is wrong by one": (b"8\r\n" + EVENT + b"\r\n", 0),
+    "a size beyond the end": (b"99\r\n" + EVENT + b"\r\n", 0),
+    "a bare line feed": (b"9\n" + EVENT + b"\r\n", 0),
+    "no size": (b"\r\n" + EVENT + b"\r\n", 0),
+    "nothing": (b"", 0),
+}
+
+
+@pytest.mark.parametrize("name", EVENT_CHUNKS)
+def test_whole_chunks_that_end_an_event(name):
+    data, payload = EVENT_CHUNKS[name]
+    assert whole_event_chunks(data) == payload
+
+
+def test_where_a_chunked_body_stands_between_two_chunks():
+    framing = ChunkedFraming()
+    stands = []
+    for at in range(len(b"2\r\nab\r\n0\r\n\r\n")):
+        stands.append(framing.between_chunks)
+        framing.feed(b"2\r\nab\r\n0\r\n\r\n"[at : at + 1], None)
+    assert [at for at, between in enumerate(stands) if between] == [0, 7]
+    assert not LengthFraming(3).between_chunks
+    assert not CloseFraming().between_chunks

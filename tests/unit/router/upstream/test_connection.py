@@ -72,6 +72,7 @@ GOOD = {
         ["released", "lost"],
         0,
     ),
+    "HEAD with a body": ("HEAD", [reply(b"123456789")], b"", ["lost"], 0),
     "204": ("POST", [b"HTTP/1.1 204 No Content\r\n\r\n"], b"", ["released", "lost"], 0),
     "304": (
         "POST",
@@ -113,8 +114,8 @@ async def test_answers(name):
 @pytest.mark.parametrize("name", GOOD)
 async def test_answers_byte_by_byte(name):
     method, pieces, body, _, _ = GOOD[name]
-    if name == "bytes after the answer":
-        pieces = pieces[:1]
+    if name == "HEAD with a body":
+        pieces = [pieces[0][:-9]]
     wire = b"".join(pieces)
     async with scripted(answers(*[wire[i : i + 1] for i in range(len(wire))], gap=0, times=1)) as b:
         sink, _ = await call(b, method=method)
@@ -122,11 +123,16 @@ async def test_answers_byte_by_byte(name):
     assert sink.body == body
 
 
-async def test_a_sink_may_ask_for_the_wire_bytes():
-    pieces = [chunked_head(), chunk(b"hel"), chunk(b"lo")[:4], chunk(b"lo")[4:], LAST_CHUNK]
-    async with scripted(answers(*pieces, gap=0)) as backend:
+async def test_a_sink_may_have_whole_event_chunks_as_they_came():
+    event = chunk(b"data: 1\n\n")
+    pieces = [chunked_head(), event, event[:4], event[4:], event + event, event + LAST_CHUNK]
+    async with scripted(answers(*pieces, gap=0.02)) as backend:
         sink, owner = await call(backend, wire=True)
-    assert sink.body == b"".join(pieces[1:])
+    assert [entry for entry in sink.log if entry[0] == "chunks"] == [
+        ("chunks", event, 9),
+        ("chunks", event + event, 18),
+    ]
+    assert sink.body == b"data: 1\n\n" * 2
     assert sink.log[-1] == "end"
     assert owner.log == ["released", "lost"]
 
@@ -283,7 +289,7 @@ async def test_a_sink_may_abort_from_within():
             super().on_head(facts, length)
             connection.abort()
 
-    async with scripted(answers(reply(b"hello"))) as backend:
+    async with scripted(answers(reply(b"hello")[:-1], b"o", gap=0.02)) as backend:
         connection, owner = await connect(backend)
         sink = Fickle()
         connection.start(request(), sink)

@@ -6,6 +6,7 @@ import pytest
 
 from continuum_router.errors import Cause
 from continuum_router.upstream.deadlines import Deadlines, Limit, Limits
+from support.virtual_time import now, on_virtual_time
 
 SHORT, LONG = 0.03, 5.0
 
@@ -120,6 +121,23 @@ async def test_an_error_inside_is_passed_on_and_the_task_is_clean() -> None:
     current = asyncio.current_task()
     assert current is not None
     assert current.cancelling() == 0
+
+
+@on_virtual_time
+async def test_time_that_has_passed_already_counts() -> None:
+    with pytest.raises(TimeoutError):
+        async with Deadlines(Limits(total=10.0), spent=4.0):
+            await asyncio.sleep(60)
+    assert now() == 6.0
+    for spent, left in ((1.0, 2.0), (9.0, 0.0)):
+        start = now()
+        deadlines = Deadlines(Limits(total=60.0, first_byte=3.0))
+        with pytest.raises(TimeoutError):
+            async with deadlines:
+                deadlines.await_first(spent=spent)
+                await asyncio.sleep(50)
+        assert deadlines.armed is Limit.FIRST_BYTE
+        assert round(now() - start, 6) == left
 
 
 async def test_time_left_counts_down() -> None:

@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from continuum_router.errors import AttemptFailure, Cause, Stage, UpstreamFailed
+from continuum_router.errors import AttemptFailure, Cause, ErrorForm, Stage, UpstreamFailed
 from continuum_router.upstream.deadlines import Deadlines, Limits
 from continuum_router.upstream.relay import COLLECT_LIMIT, ErrorEvent, Relay
 from support.dispatch import JSON_HEADERS, SSE_HEADERS, FakeReply, RecordingSink
@@ -229,3 +229,22 @@ async def test_comments_give_the_backend_no_more_time() -> None:
             await relay.run()
     assert sink.pieces == [EVENT, b": ping\n", b": ping\n"]
     assert now() == 25.0
+
+
+async def test_clients_that_look_for_names_get_a_named_error_event() -> None:
+    sink = RecordingSink()
+    relay = Relay(
+        FakeReply(200, EVENT, CUT, headers=SSE_HEADERS),
+        sink,
+        wants_stream=True,
+        deadlines=Deadlines(Limits(total=5)),
+        taps=(),
+        on_first_frame=lambda: None,
+        error_form=ErrorForm.ANTHROPIC,
+    )
+    with pytest.raises(AttemptFailure):
+        await relay.run()
+    await relay.break_off(UpstreamFailed(), "r1")
+    last = sink.body.removeprefix(EVENT)
+    assert last.startswith(b'event: error\ndata: {"type":"error","error":{')
+    assert last.endswith(b"}\n\n")

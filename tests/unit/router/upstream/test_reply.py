@@ -6,7 +6,7 @@ import pytest
 
 from continuum_router.backends.exchange import BodyState, UpstreamReply
 from continuum_router.errors import AttemptFailure, Cause, Stage
-from continuum_router.upstream.reply import HIGH_WATER
+from continuum_router.upstream.reply import HIGH_WATER, QueuedReply
 from support.scripted_backend import (
     LAST_CHUNK,
     Peer,
@@ -19,7 +19,7 @@ from support.scripted_backend import (
     scripted,
     streams,
 )
-from support.upstream_calls import counts, pool, request, until
+from support.upstream_calls import RecordingSink, counts, pool, request, until
 
 
 async def test_head_and_body_of_a_plain_answer():
@@ -186,3 +186,37 @@ async def test_the_shape_is_the_one_the_edge_knows():
         got: UpstreamReply = await upstream.send(backend.backend(), request(), connect_timeout=2)
         with got as same:
             assert same is got
+
+
+async def test_an_answer_whose_start_another_sink_has_heard():
+    pieces = [chunked_head(), chunk(b"one"), chunk(b"two"), LAST_CHUNK]
+    async with scripted(answers(*pieces, gap=0.02)) as backend, pool() as upstream:
+        sink = RecordingSink()
+        lane = upstream._lane(backend.backend())
+        connection = await lane.get(connect_timeout=2, fresh=True, tls=None)
+        connection.start(request(), sink)
+        await until(lambda: sink.body == b"one")
+        assert sink.facts is not None
+        got = QueuedReply.take_over(connection, sink.facts, None, [b"one"], reused=True)
+        assert (got.status, got.reused, got.state) == (200, True, BodyState.OPEN)
+        assert await got.read(100) == b"onetwo"
+        assert sink.body == b"one"
+        assert connection.usable
+        connection.abort()
+
+
+async def test_one_that_has_ended_already():
+    async with scripted(answers(reply(b"{}"))) as backend, pool() as upstream:
+        sink = RecordingSink()
+        lane = upstream._lane(backend.backend())
+        connection = await lane.get(connect_timeout=2, fresh=True, tls=None)
+        connection.start(request(), sink)
+        await sink.finished.wait()
+        connection.abort()
+    assert sink.facts is not None
+    whole = QueuedReply.take_over(None, sink.facts, 2, [b"{}"], reused=False)
+    assert await whole.read(100) == b"{}"
+    cut = QueuedReply.take_over(None, sink.facts, 2, [b"{"], reused=False)
+    cut.on_failure(AttemptFailure(Stage.STREAMING, Cause.CUT))
+    with pytest.raises(AttemptFailure):
+        await cut.read(100)
