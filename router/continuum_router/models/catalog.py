@@ -63,6 +63,14 @@ class Catalog:
         self._complete = all(backend.name in known for backend in asked)
         return {name: frozenset(card.id for card in cards) for name, cards in known.items()}
 
+    def known(self, pool: Pool) -> Mapping[str, frozenset[str]]:
+        """What the backends of `pool` said last, by name."""
+        return {
+            name: frozenset(card.id for card in cards)
+            for name, cards in self._cards.items()
+            if name in pool.by_name
+        }
+
     async def keep_fresh(
         self,
         current_pool: Callable[[], Pool],
