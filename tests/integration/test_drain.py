@@ -11,6 +11,7 @@ from support.edge import BODY, edge_config, raw_exchange, running
 from support.scripted_backend import (
     LAST_CHUNK,
     Peer,
+    Script,
     answers,
     chunk,
     chunked_head,
@@ -103,17 +104,29 @@ async def test_a_drain_that_takes_too_long_ends_anyway() -> None:
     assert len(backend.left) == 1
 
 
+def _begins_and(goes_on: Script) -> Script:
+    """Answers probes; a chat gets the beginning of a stream, and then what `goes_on` does."""
+
+    async def script(peer: Peer) -> None:
+        while (seen := await peer.request()) is not None:
+            if seen.line.startswith("GET "):
+                await peer.send(reply())
+                continue
+            await peer.send(chunked_head(), chunk(sse('{"a":1}')))
+            await goes_on(peer)
+
+    return script
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_process_ends_cleanly_on_a_signal(number: signal.Signals) -> None:
     release = asyncio.Event()
 
-    async def script(peer: Peer) -> None:
-        while await peer.request() is not None:
-            await peer.send(chunked_head(), chunk(sse('{"a":1}')))
-            await release.wait()
-            await peer.send(chunk(sse("[DONE]")), LAST_CHUNK)
+    async def stays(peer: Peer) -> None:
+        await release.wait()
+        await peer.send(chunk(sse("[DONE]")), LAST_CHUNK)
 
-    async with scripted(script) as backend:
+    async with scripted(_begins_and(stays)) as backend:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -159,7 +172,10 @@ async def test_the_process_ends_cleanly_on_a_signal(number: signal.Signals) -> N
 
 
 async def test_a_second_signal_ends_the_drain() -> None:
-    async with scripted(hangs(chunked_head(), chunk(sse('{"a":1}')))) as backend:
+    async def stays(peer: Peer) -> None:
+        await peer.until_client_leaves()
+
+    async with scripted(_begins_and(stays)) as backend:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "continuum_router.cli", "serve"),
             *("--backend", backend.url, "--listen", "127.0.0.1:0"),
