@@ -208,7 +208,7 @@ def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Readin
     stream = body.get("stream")
     if stream is not None and type(stream) is not bool:
         _wrong_type("stream", "a boolean", stream)
-    salt = _salt(body) if "cache_salt" in body or "extra_key" in body else None
+    salt = client_salt(body) if "cache_salt" in body or "extra_key" in body else None
     prefix = hash_key = None
     if rules.want_keys:
         key_text = _KEY_TEXTS.get(endpoint, _no_key_text)(body)
@@ -225,7 +225,7 @@ def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules)
     key_text = key_texts(request.body) if key_texts is not None else None
     prefix = hash_key = None
     if key_text is not None:
-        salt = _salt(request.body)
+        salt = client_salt(request.body)
         name = rules.aliases.get(model, model)
         hash_key = derive(name, key_text, rules.max_prefix_length, salt)
         prefix = hash_key if salt is None else None
@@ -365,7 +365,7 @@ def _check_prompt(body: Mapping[str, object]) -> None:
         _wrong_type("prompt", "a string or an array", prompt)
 
 
-def _salt(body: Mapping[str, object]) -> str | None:
+def client_salt(body: Mapping[str, object]) -> str | None:
     """The client's own cache separation: `cache_salt`, or SGLang's `extra_key`, or both."""
     found: list[str] = []
     for name in ("cache_salt", "extra_key"):

@@ -37,6 +37,7 @@ class EdgeProtocol(RequestHandler):
     __slots__ = (
         "_ahead",
         "_ahead_size",
+        "_answered_body",
         "_call",
         "_edge",
         "_ended",
@@ -54,9 +55,10 @@ class EdgeProtocol(RequestHandler):
     ) -> None:
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
         self._edge = edge
-        self._guard = WireGuard()
         self._hangup = HangupWatch()
+        self._answered_body: StreamReader = EMPTY_PAYLOAD
         self._newest_body: StreamReader = EMPTY_PAYLOAD
+        self._guard = WireGuard()
         self._fast = fast
         self._sure = fast is not None
         self._call: FastCall | Arriving | None = None
@@ -121,7 +123,7 @@ class EdgeProtocol(RequestHandler):
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
         if self.transport is not None:
-            self._hangup.start(self.transport, self._loop)
+            self._hangup.start(self.transport, self._loop, lambda: self._current_request)
 
     # -- the fast path ----------------------------------------------------------------------
 
@@ -177,7 +179,7 @@ class EdgeProtocol(RequestHandler):
     # -- aiohttp ----------------------------------------------------------------------------
 
     def _to_aiohttp(self, data: bytes) -> None:
-        """Hand over those bytes that `WireGuard` finds clean."""
+        """Hand bytes over: those that `WireGuard` finds clean are aiohttp's."""
         guard = self._guard
         refused = guard.fault is not None
         for piece in guard.feed(data):
@@ -200,9 +202,19 @@ class EdgeProtocol(RequestHandler):
         if isinstance(message, RawRequestMessage):
             self._newest_body = content
         elif not self._newest_body.is_eof():
-            messages.pop()
-            self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
+            if self._newest_body is not self._answered_body:
+                messages.pop()
+                self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
             self._newest_body.feed_eof()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """From now on nobody reads the request's body any more, aiohttp only skips what is left."""
+        self._answered_body = request.content
+        if self._guard.fault is not None and not self._messages:
+            resp.force_close()  # nothing behind this request will be looked at
+        return await super().finish_response(request, resp, start_time)
 
     def _process_keepalive(self) -> None:
         """An idle connection's time is up, unless the fast path has used it meanwhile."""

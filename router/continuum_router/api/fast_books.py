@@ -14,7 +14,7 @@ from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.request import Reading
 from continuum_router.routing.selector import Choice
 from continuum_router.upstream.outcome import Ended
-from continuum_router.upstream.usage import UsageTail
+from continuum_router.upstream.usage import Usage, UsageTail
 
 
 class FastBooks:
@@ -75,16 +75,18 @@ class FastBooks:
         scope = self.scope()
         outcome = scope.outcome
         outcome.attempts, outcome.ttft, outcome.ended = 1, self._ttft, ended
-        if not self.told:
-            return scope
-        if self._events is not None:
-            outcome.usage = self._events.usage()
-        else:
-            tail = UsageTail()
-            for piece in self._body:
-                tail.feed(piece)
-            outcome.usage = tail.read()
+        if self.told:
+            outcome.usage = self._usage()
         return scope
+
+    def _usage(self) -> Usage | None:
+        """What the answer, as far as it came, says of its tokens."""
+        if self._events is not None:
+            return self._events.usage()
+        tail = UsageTail()
+        for piece in self._body:
+            tail.feed(piece)
+        return tail.read()
 
     def _attempt_ended(self, result: AttemptResult) -> None:
         """Count the attempt down, record it."""
@@ -98,7 +100,9 @@ class FastBooks:
 
     def _completed(self) -> None:
         """The answer has been sent in full: the connection goes on, unless it was said to close."""
-        way, name = self._way, self._name
+        way, name, ticket = self._way, self._name, self._lease.ticket
+        if ticket is not None and (usage := self._usage()) is not None:
+            ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         self._attempt_ended(AttemptResult.OK)
         now = way.clock()
         prefix = self._reading[3]

@@ -64,7 +64,7 @@ class FastCall(FastBooks):
         `counted`: the request is among the active ones already.
         """
         way, memos, head = self._way, self._memos, self._head
-        placed = memos.places.place(head.endpoint, raw, now, self._peer)
+        placed = memos.places.place(head.endpoint, raw, now, self._peer, head.inbound)
         if placed is None:
             return False
         self._raw, self._at = raw, now
@@ -82,7 +82,9 @@ class FastCall(FastBooks):
             way.active.now += 1
         way.sweep.add(self)
         rules = memos.rules
-        self._lease = lease = rules.state.fleet.lease(name, choice.rule.by_prefix).begin()
+        self._lease = lease = rules.state.fleet.lease(
+            name, choice.rule.by_prefix, choice.ticket
+        ).begin()
         try:
             connection = way.upstream.take(backend)
         except AttemptFailure:
@@ -95,12 +97,18 @@ class FastCall(FastBooks):
         self._sent_at = now
         preparer = rules.preparer
         if preparer.stamps:
-            raw = preparer.stamped(request_of(head.endpoint, raw, reading), backend)
+            raw = preparer.salted(raw, request_of(head.endpoint, raw, reading), backend)
         start = head.heads.get(name) or head.head_for(backend, preparer)
         connection.start_ordinary(b"%b%d\r\n\r\n" % (start, len(raw)), raw, self)
         return True
 
     # -- ReplySink --------------------------------------------------------------------------
+
+    def _first_token(self) -> None:
+        self._ttft = self._way.clock() - self._sent_at
+        ticket = self._lease.ticket
+        if ticket is not None:
+            ticket.first_token()
 
     def on_sent(self) -> None:
         self._stage = Stage.AWAITING_HEAD
@@ -112,9 +120,9 @@ class FastCall(FastBooks):
         plan = self._head_came(facts, len(body))
         if self._reading[2] or not plan.plain or len(body) > COLLECT_LIMIT:
             self._hand_over_reply((body,) if body else ())
-        else:
-            self._ttft = self._head_at - self._sent_at
-            self._answer(body)
+            return
+        self._first_token()
+        self._answer(body)
 
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         plan = self._head_came(facts, length)
@@ -123,7 +131,7 @@ class FastCall(FastBooks):
                 self._events = EventWire()
                 return
         elif plan.plain and length is not None and length <= COLLECT_LIMIT:
-            self._ttft = self._head_at - self._sent_at
+            self._first_token()
             return
         self._hand_over_reply(())
 
@@ -141,7 +149,7 @@ class FastCall(FastBooks):
             self._hand_over_reply((events.first.take(),))
             return
         if not known and events.first.seen:
-            self._ttft = self._way.clock() - self._sent_at
+            self._first_token()
         self.wire = events.passing and (tap is None or tap.found is not None)
         self._relay(out)
         if events.first.seen:

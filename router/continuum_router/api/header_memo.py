@@ -35,7 +35,6 @@ _ORDINARY = re.compile(
 _PAIR = re.compile(rb"([^:\r\n]+):[ \t]*([\t\x20-\x7e]*)\r\n")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?(0|[1-9][0-9]{0,11})\r\n")
 _HOST = re.compile(rb"[A-Za-z0-9._\-:\[\]]+")
-
 _NEVER = frozenset(
     {
         b"transfer-encoding",

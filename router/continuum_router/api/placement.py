@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from continuum_router.backends.holding import Holding
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import RouterError
-from continuum_router.request import COMPLETING, Endpoint, Reading, read_generate
+from continuum_router.providers.piecer import tenant_of
+from continuum_router.providers.prepare import Inbound
+from continuum_router.request import COMPLETING, Endpoint, Reading, read_generate, request_of
 from continuum_router.routing.selector import Choice
 from continuum_router.routing.strategies import Ask
 from continuum_router.runtime import Snapshot
@@ -33,13 +35,14 @@ _ELSEWHERE = ModelPlan(members=(), limits=Limits(total=0.0))
 class Places:
     """Places the requests of one snapshot."""
 
-    __slots__ = ("_loads", "_lookup", "_plans", "_rules", "_snap", "_usable")
+    __slots__ = ("_loads", "_lookup", "_piecer", "_plans", "_rules", "_snap", "_usable")
 
     def __init__(self, snap: Snapshot) -> None:
         fleet = snap.dispatcher.state.fleet
         self._snap = snap
         self._rules = snap.request_rules
         self._lookup = snap.lookup
+        self._piecer = snap.dispatcher.piecer
         self._loads = fleet.loads
         self._usable = fleet.conditions.usable
         self._plans: dict[tuple[str, Endpoint, bool], ModelPlan] = {}
@@ -48,9 +51,15 @@ class Places:
         return len(self._plans)
 
     def place(
-        self, endpoint: Endpoint, raw: bytes, now: float, client: str | None = None
+        self,
+        endpoint: Endpoint,
+        raw: bytes,
+        now: float,
+        client: str | None = None,
+        inbound: Inbound | None = None,
     ) -> Placement | None:
-        """Read `raw` and choose a backend. `now` is monotonic seconds; `client` is who asks.
+        """Read `raw` and choose a backend. `now` is monotonic seconds; `client` is who asks, and
+        `inbound` the headers with which.
 
         None: it is to be refused, or something about it is the general way's. Nothing has been
         counted then; otherwise the request and the choice have been.
@@ -70,6 +79,12 @@ class Places:
         holdings = None
         if self._lookup is not None and prefix is not None:
             holdings = self._lookup.holdings(prefix)
+        pieces = None
+        if self._piecer is not None:
+            request = request_of(endpoint, raw, reading)
+            if self._piecer.is_long(request):
+                return None
+            pieces = self._piecer.of(request, b"" if inbound is None else tenant_of(inbound))
         ask = Ask(
             model=model,
             prefix=hash_key,
@@ -77,6 +92,8 @@ class Places:
             ring_members=members,
             loads=self._loads,
             client=client,
+            pieces=pieces,
+            size=len(raw),
         )
         rules = self._snap.dispatcher
         choice = rules.selector.select(ask, holdings=holdings, now=now)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
-from continuum_router.backends.fleet import AttemptResult, result_of_status
+from continuum_router.backends.fleet import AttemptResult, Ticket, result_of_status
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import (
     AttemptFailure,
@@ -21,6 +21,7 @@ from continuum_router.errors import (
     error_form,
     forget_frames,
 )
+from continuum_router.providers.piecer import Piecer
 from continuum_router.providers.prepare import Preparer
 from continuum_router.request import ChatRequest, RequestRules
 from continuum_router.routing.selector import Choice, Selector
@@ -40,6 +41,7 @@ from continuum_router.upstream.outcome import (
     tell_failure,
 )
 from continuum_router.upstream.relay import ErrorEvent, Relay
+from continuum_router.upstream.reply import keep_connection
 from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
 from continuum_router.upstream.usage import UsageTail
 
@@ -69,6 +71,7 @@ class Dispatcher:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     request_rules: RequestRules = field(default_factory=RequestRules)
     sse_keepalive: float = 0.0
+    piecer: Piecer | None = None
 
     def limits_for(self, path: str, model: str, *, stream: bool) -> Limits:
         """The time limits of a request to `model`."""
@@ -89,9 +92,8 @@ class Dispatcher:
         """
         if begun is None:
             self.state.budget.request(self.state.clock())
-        models = ModelChain(
-            call, self.pool, self.fallbacks.get(call.request.model, ()), self.request_rules
-        )
+        chain = self.fallbacks.get(call.request.model, ())
+        models = ModelChain(call, self.pool, chain, self.request_rules, self.piecer)
         run = _Run(self, call, models, begun)
         if not models.members and not run.fall_back():
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
@@ -113,6 +115,7 @@ class _Run:
     stage: Stage = Stage.SELECTING
     sent_at: float = 0.0
     relay: Relay | None = None
+    ticket: Ticket | None = None
     deadlines: Deadlines = field(init=False)
     usage: UsageTail = field(default_factory=UsageTail)
 
@@ -181,6 +184,8 @@ class _Run:
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
             client=self.call.client,
+            pieces=models.pieces,
+            size=len(request.raw),
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
@@ -200,7 +205,8 @@ class _Run:
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
         held = self.begun.lease if self.begun is not None else None
-        with held or state.fleet.lease(name, choice.rule.by_prefix):
+        self.ticket = choice.ticket
+        with held or state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
             try:
                 again, result = await self._under_deadlines(choice)
             except AttemptFailure as failure:
@@ -239,13 +245,15 @@ class _Run:
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
                 again = self._decide(status_failure(reply.status, after), choice)
                 if again is not None:
-                    _keep_connection(reply)
+                    keep_connection(reply)
                     return again, result
             try:
                 await self._relay(reply, choice.backend)
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
+        if choice.ticket is not None and (usage := self.usage.read()) is not None:
+            choice.ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         return None, result
 
     async def _send(self, choice: Choice) -> UpstreamReply:
@@ -383,16 +391,9 @@ class _Run:
         self.deadlines.await_first()
 
     def _first_frame(self) -> None:
+        if self.ticket is not None:
+            self.ticket.first_token()
         self.call.outcome.ttft = self._since_sent()
 
     def _since_sent(self) -> float:
         return self.rules.state.clock() - self.sent_at
-
-
-def _keep_connection(reply: UpstreamReply) -> None:
-    """Take what has arrived of an unwanted answer: if it is whole, the connection stays."""
-    try:
-        while reply.ready():
-            pass
-    except AttemptFailure:
-        pass

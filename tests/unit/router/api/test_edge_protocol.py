@@ -75,6 +75,17 @@ async def test_in_the_middle_of_a_request_nothing_is_taken_and_behind_it_is() ->
         assert rig.wire.take().endswith(b"{}")
 
 
+async def test_behind_a_request_that_came_in_pieces_the_next_is_taken() -> None:
+    async with fast_rig() as rig:
+        rig.client.data_received(HEALTH[:10])
+        rig.client.data_received(HEALTH[10:])
+        await turn()
+        rig.wire.take()
+        rig.ask(chat()).data_received(reply(b"{}"))
+        assert by_aiohttp(rig) == 1
+        assert rig.wire.take().endswith(b"{}")
+
+
 async def test_not_behind_half_a_request() -> None:
     async with fast_rig() as rig:
         rig.client.data_received(HEALTH[:-2])
