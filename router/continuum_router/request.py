@@ -186,18 +186,12 @@ def request_of(endpoint: Endpoint, raw: bytes, reading: Reading) -> ChatRequest:
 
 
 def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Reading:
-    """Read a JSON body: what routing needs to know of it.
+    """Read what routing needs to know of a JSON body.
 
-    Raises BadRequest (400, OpenAI-shaped, `param` named) for what is not valid JSON, not an object,
-    lacks `model` or its input, or has one of the fields below in another type. Beside chats and
-    completions the model may be absent ("") and the input is the engine's to judge.
+    Raises BadRequest for what is no JSON object, lacks `model` or its input, or has a field of
+    another type. Beside chats and completions the model may be absent ("") and the input is free.
     """
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        body = None
-    if type(body) is not dict:
-        body = parse_object(raw)  # says what is wrong with it, if it is not right after all
+    body = parse_object(raw)
     model = body.get("model")
     if type(model) is not str or not 0 < len(model) <= MAX_MODEL_LENGTH or not model.isprintable():
         model = _model(body, required=endpoint in COMPLETING)

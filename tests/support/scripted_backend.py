@@ -267,12 +267,17 @@ def hangs(*pieces: bytes) -> Script:
 
 
 def closes_idle(after: float, *pieces: bytes, reset: bool = False) -> Script:
-    """Answer with `pieces`; close (or reset) a connection that is idle for `after` seconds."""
+    """Answer with `pieces`; close (or reset) a connection that is idle for `after` seconds.
+
+    A new one has all the time it needs: on a machine that stands still for `after` seconds, its
+    first request would otherwise be thrown away with it, and no client could help that.
+    """
 
     async def script(peer: Peer) -> None:
+        limit: float | None = None
         while True:
             try:
-                async with asyncio.timeout(after):
+                async with asyncio.timeout(limit):
                     if await peer.request() is None:
                         return
             except TimeoutError:
@@ -280,6 +285,7 @@ def closes_idle(after: float, *pieces: bytes, reset: bool = False) -> Script:
                     peer.reset()
                 return
             await peer.send(*pieces)
+            limit = after
 
     return script
 
