@@ -107,9 +107,10 @@ async def _try_source(source: SourceConfig, tools: _Tools) -> list[Outcome]:
         found = [outcome]
         if not outcome.good:
             return found
-    outcomes = [*found, await _try_events(source, tools)]
-    if source.zmq_replay_endpoint is not None:
-        outcomes.append(await _try_replay(source, tools))
+    ranks = await asyncio.gather(
+        *(_try_rank(source, rank, tools) for rank in range(source.dp_size))
+    )
+    outcomes = [*found, *(outcome for rank in ranks for outcome in rank)]
     outcomes.extend(await _try_http(source, tools))
     return outcomes
 
@@ -140,9 +141,21 @@ async def _try_polled(source: SourceConfig, tools: _Tools) -> Outcome:
     return _row(source, "events (poll)", client.url, good=True, note=note)
 
 
-async def _try_events(source: SourceConfig, tools: _Tools) -> Outcome:
-    endpoint, binds = str(source.published_at), source.mode is ZmqMode.BIND
-    what = f"events ({source.mode.value})"
+async def _try_rank(source: SourceConfig, rank: int, tools: _Tools) -> list[Outcome]:
+    """The sockets of one data-parallel rank; most engines have one (decisions C18)."""
+    outcomes = [await _try_events(source, rank, tools)]
+    if source.zmq_replay_endpoint is not None:
+        outcomes.append(await _try_replay(source, rank, tools))
+    return outcomes
+
+
+def _of_rank(what: str, source: SourceConfig, rank: int) -> str:
+    return what if source.dp_size == 1 else f"{what} rank {rank}"
+
+
+async def _try_events(source: SourceConfig, rank: int, tools: _Tools) -> Outcome:
+    endpoint, binds = str(source.published_at.of_rank(rank)), source.mode is ZmqMode.BIND
+    what = _of_rank(f"events ({source.mode.value})", source, rank)
     admission = None
     if binds:
         try:
@@ -196,8 +209,10 @@ async def _comes_up(link: ZmqSource, seconds: float) -> bool:
     return False
 
 
-async def _try_replay(source: SourceConfig, tools: _Tools) -> Outcome:
-    endpoint = str(source.zmq_replay_endpoint)
+async def _try_replay(source: SourceConfig, rank: int, tools: _Tools) -> Outcome:
+    assert source.zmq_replay_endpoint is not None
+    endpoint = str(source.zmq_replay_endpoint.of_rank(rank))
+    what = _of_rank("replay", source, rank)
     client = ReplayClient(
         ReplaySettings(
             source=source.backend_name, endpoint=endpoint, first_answer=tools.times.replay
@@ -212,8 +227,8 @@ async def _try_replay(source: SourceConfig, tools: _Tools) -> Outcome:
     except ReplayError as error:
         hint = REPLAY_HINTS.get(error.fault)
         note = f"{error.fault.value}: {hint}" if hint else error.fault.value
-        return _row(source, "replay", endpoint, good=False, note=note)
-    return _row(source, "replay", endpoint, good=True)
+        return _row(source, what, endpoint, good=False, note=note)
+    return _row(source, what, endpoint, good=True)
 
 
 async def _try_http(source: SourceConfig, tools: _Tools) -> list[Outcome]:

@@ -1,6 +1,7 @@
 """The life of the listener process: start order, signals, orderly end."""
 
 import asyncio
+import gc
 import logging
 import os
 import random
@@ -29,6 +30,7 @@ log = logging.getLogger("continuum_kv_listener.main")
 
 BACKLOG = 1024
 FILES = 65_536
+GC_THRESHOLD = 50_000
 STOP_SECONDS = 5.0
 """How long open streams get to take what is left for them."""
 
@@ -132,6 +134,10 @@ async def serve(
     queue.register_metrics(daemon.listener.metrics)
     loop.add_signal_handler(signal.SIGHUP, daemon.renew)
     await daemon.start()
+    # What was made so far lives for ever, and so do most blocks: the collector need not look often.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 20)
     log.info(
         "Listener started",
         extra=fields(version=__version__, listen=str(daemon.address), sources=len(config.sources)),

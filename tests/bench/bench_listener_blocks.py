@@ -148,6 +148,7 @@ def speed(entries: int) -> bool:
         payloads = list(messages(shape, entries, 1))
         gc.collect()
         gc.freeze()
+        gc.set_threshold(50_000, 20, 20)  # as the daemon does
         total = least(lambda made=payloads: apply(made, ChainTracker(ChainLimits())))
         decode = least(lambda made=payloads: [decode_batch(p, "vllm") for p in made])
         rate = entries / total

@@ -68,6 +68,22 @@ async def test_everything_answers(engine, publisher):
     ]
 
 
+async def test_every_rank_is_tried(engine, publisher):
+    port = int(publisher.endpoint.rpartition(":")[2])
+    dead = next(each for each in iter(free_port, None) if abs(each - port) > 2)
+    checked = config(
+        zmq_endpoint=publisher.endpoint,
+        zmq_replay_endpoint=f"tcp://127.0.0.1:{dead}",
+        engine_url=engine.url,
+        dp_size=2,
+    )
+    rows = {(o.what, o.endpoint): o.good for o in await tried(checked, QUICK)}
+    assert rows["events (connect) rank 0", f"tcp://127.0.0.1:{port}"] is True
+    assert ("events (connect) rank 1", f"tcp://127.0.0.1:{port + 1}") in rows
+    assert rows["replay rank 0", f"tcp://127.0.0.1:{dead}"] is False
+    assert rows["replay rank 1", f"tcp://127.0.0.1:{dead + 1}"] is False
+
+
 async def test_nothing_answers():
     dead = f"127.0.0.1:{free_port()}"
     checked = config(
