@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup demo run listener test check fmt docs bench bench-proxy bench-routing fuzz e2e dist clean lock
+.PHONY: help setup demo run listener test check fmt docs fuzz oracle bench bench-proxy bench-routing e2e dist clean lock
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,7 @@ check: $(STAMP) ## lint, types, import directions, generated docs
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python scripts/generate_config_docs.py --check
 	$(BIN)/python scripts/generate_metrics_docs.py --check
+	$(BIN)/python scripts/generate_man_pages.py --check
 
 fmt: $(STAMP) ## format and sort
 	$(BIN)/ruff check --fix .
@@ -45,6 +46,7 @@ fmt: $(STAMP) ## format and sort
 docs: $(STAMP) ## write the generated pages of docs/
 	$(BIN)/python scripts/generate_config_docs.py
 	$(BIN)/python scripts/generate_metrics_docs.py
+	$(BIN)/python scripts/generate_man_pages.py
 	PYTHONPATH=tests $(BIN)/python -m support.fault_table > docs/upstream-faults.md
 	PYTHONPATH=tests $(BIN)/python -m support.framing_table > docs/framing.md
 
@@ -60,6 +62,9 @@ bench-proxy: $(STAMP) ## the router beside its peers, with the tools of ../share
 
 bench-routing: $(STAMP) ## the routing classes in the fleet simulator of ../shared/sim (ARGS="--same-choice")
 	$(BIN)/python scripts/bench_routing.py $(ARGS)
+
+oracle: $(STAMP) ## a thousand random engine histories for each kind of source against the listener, minutes
+	$(BIN)/python scripts/oracle.py $(ARGS)
 
 e2e: $(STAMP) ## two real vLLM engines on the CPU (downloads about 0.7 GB; minutes)
 	$(BIN)/python scripts/e2e_real_engine.py $(ARGS)

@@ -73,6 +73,12 @@ class _Heard:
     def on_sent(self) -> None:
         assert self.head is None
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        self.on_head(facts, len(body))
+        if body:
+            self.on_body(body)
+        self.on_end()
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         assert self.head is None
         self.head = (facts.status, facts.reason, facts.headers, facts.chunked, length)
