@@ -6,6 +6,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+_TOOL = 4
+"""An id that no other tool has by custom."""
+
 
 class CoverageMap:
     """Collects what is reached in modules whose names begin with one of `watched`.
@@ -18,6 +21,8 @@ class CoverageMap:
         self._files: dict[str, bool] = {}
         self.places: set[object] = set()
         self.fresh = 0
+        if sys.version_info >= (3, 12):
+            sys.monitoring.restart_events()  # an earlier map has switched off what it had seen
 
     def traced(self, run: Callable[[bytes], None], data: bytes) -> None:
         """Run once, collecting. Exceptions pass."""
@@ -37,7 +42,7 @@ class CoverageMap:
 
         def _collect(self, run: Callable[[bytes], None], data: bytes) -> None:
             monitoring = sys.monitoring
-            tool = monitoring.COVERAGE_ID
+            tool = _TOOL
             monitoring.use_tool_id(tool, "fuzz")
             monitoring.register_callback(tool, monitoring.events.LINE, self._line)
             monitoring.set_events(tool, monitoring.events.LINE)

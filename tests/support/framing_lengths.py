@@ -123,6 +123,12 @@ CODINGS: tuple[Row, ...] = (
     passes("Transfer-Encoding: Chunked", _both("Transfer-Encoding: Chunked")),
     passes("TRANSFER-ENCODING: CHUNKED", _both("TRANSFER-ENCODING: CHUNKED")),
     passes("Transfer-Encoding: spaces around", _both("Transfer-Encoding:   chunked  ")),
+    refused("Transfer-Encoding: a tab before", _both("Transfer-Encoding:\tchunked")),
+    refused(
+        "Transfer-Encoding: a tab behind",
+        _both("Transfer-Encoding: chunked\t"),
+        why="lawful, and some readers take it for another coding",
+    ),
     *(
         refused(
             f"Transfer-Encoding: {value!r}",

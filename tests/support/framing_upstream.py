@@ -88,6 +88,7 @@ CODINGS: tuple[AnswerRow, ...] = (
         _bad(f"Transfer-Encoding: {value!r}", head(_TYPE, f"Transfer-Encoding: {value}") + _CHUNKS)
         for value in ("xchunked", "chunked, identity", "gzip, chunked", "identity", "", "chunked,")
     ),
+    _bad("Transfer-Encoding: a tab behind", head(_TYPE, _TE + "\t") + _CHUNKS),
     _bad("Transfer-Encoding twice", head(_TYPE, _TE, _TE) + _CHUNKS),
     _bad("Transfer-Encoding, folded", head(_TYPE, "Transfer-Encoding:", " chunked", _CL) + _CHUNKS),
     _last(

@@ -44,6 +44,7 @@ _UPGRADE = re.compile(rb"(?<=\n)upgrade:[^\n]*\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _ENDS_IN_CHUNKED = re.compile(rb"(?:(?!chunked)" + _NAME + rb" *, *)+chunked", re.IGNORECASE)
 _DECIDING = (b"host", b"connection", b"content-length", b"transfer-encoding")
+_CODING = _DECIDING[3]
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE"})
 
 
@@ -233,7 +234,8 @@ class WireGuard:
         for name, value in fields:
             lower = name.lower()
             if lower in found:
-                found[lower].append(value.strip(b" \t"))
+                # A tab around "chunked" is lawful, and some readers take it for another coding.
+                found[lower].append(value.strip(b" " if lower == _CODING else b" \t"))
         hosts = found[b"host"]
         if len(hosts) > 1 or (http11 and not hosts) or not all(map(_HOST.fullmatch, hosts)):
             raise Malformed

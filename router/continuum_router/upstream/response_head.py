@@ -213,11 +213,13 @@ def _facts(
     Refused: two Content-Lengths, Content-Length beside Transfer-Encoding, any transfer coding
     other than chunked, more than 256 fields.
     """
-    pairs = [(n.decode("latin-1"), v.decode("latin-1").strip(" \t")) for n, v in fields]
+    raw = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields]
+    pairs = [(name, value.strip(" \t")) for name, value in raw]
     if len(pairs) > MAX_HEADERS:
         raise HeadError(Cause.HEAD_TOO_LARGE)
     lengths = [value for name, value in pairs if name.lower() == "content-length"]
-    codings = [value for name, value in pairs if name.lower() == "transfer-encoding"]
+    # A tab around "chunked" is lawful, and some readers take it for another coding.
+    codings = [value.strip(" ") for name, value in raw if name.lower() == "transfer-encoding"]
     options = _tokens(value for name, value in pairs if name.lower() == "connection")
     if len(lengths) > 1 or (lengths and codings):
         raise HeadError(Cause.BAD_HEAD)
