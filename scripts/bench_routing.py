@@ -24,7 +24,16 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parent.parent
 SAME = {"Tier1Policy": "seed_tier1", "Tier4Policy": "seed_tier4"}
 WORKLOADS = ("conversation", "synthetic", "agentic", "tenants")
-SHORT = {"tier1": "Tier1Policy", "tier4": "Tier4Policy", "tier4_default": "Tier4DefaultPolicy"}
+SHORT = {
+    "tier1": "Tier1Policy",
+    "tier4": "Tier4Policy",
+    "tier4_default": "Tier4DefaultPolicy",
+    "cost": "CostPolicy",
+    "cost_no_events": "CostNoEventsPolicy",
+    "cost_blind": "CostBlindPolicy",
+    "cost_total": "CostTotalPolicy",
+    "cost_total_room": "CostTotalRoomPolicy",
+}
 LATE = (0.05, 0.5)
 """Seconds that KV events take, lowest and highest."""
 

@@ -4,26 +4,25 @@ The only importer of optional modules, inside the branch that the configuration 
 registered as a metric is registered here, once, and handed to the feature that counts it.
 """
 
-import asyncio
 import logging
 import random
-import ssl
 import time
 from dataclasses import dataclass, field
-
-import aiohttp
 
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
+from continuum_router.assemble_routing import (
+    RoutingState,
+    make_piecer,
+    make_selector,
+    routing_state,
+)
 from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
 from continuum_router.backends.health_watch import HealthMetrics, HealthWatch
 from continuum_router.backends.pool import Pool
-from continuum_router.config.backends import TlsConfig
-from continuum_router.config.kv_cache_index import EventSourceConfig, KvCacheIndexConfig
 from continuum_router.config.root import Config
-from continuum_router.config.routing import StrategyName
 from continuum_router.config.server import RoutingHeaders
 from continuum_router.derive import (
     aliases_of,
@@ -32,32 +31,18 @@ from continuum_router.derive import (
     probe_plans,
     retry_policy,
 )
-from continuum_router.kv_index.apply import OffloadPolicy
-from continuum_router.kv_index.consumer import (
-    ConsumerMetrics,
-    EventSource,
-    KvEventConsumer,
-    source_backoff,
-)
-from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
-from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
-from continuum_router.kv_index.lookup import IndexLookup
+from continuum_router.event_consumers import EventConsumers
+from continuum_router.kv_index.consumer import ConsumerMetrics
+from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.providers.salt_stamp import SaltStamp
+from continuum_router.reload_report import ReloadMetrics
 from continuum_router.request import RequestRules
-from continuum_router.routing.kv_score import KvScorer
-from continuum_router.routing.plain_strategies import (
-    ConsistentHash,
-    LeastLatency,
-    Random,
-    WeightedRoundRobin,
-)
 from continuum_router.routing.response_homes import ResponseHomes
-from continuum_router.routing.selector import RoutingMetrics, Selector
-from continuum_router.routing.strategies import PrefixAwareHash, RoundRobin, Strategy
+from continuum_router.routing.selector import RoutingMetrics
 from continuum_router.runtime import Runtime, Snapshot
 from continuum_router.upstream.attempt import Dispatcher
 from continuum_router.upstream.call_limits import base_limits, model_limits
@@ -84,15 +69,17 @@ class State:
     supervisor: Supervisor
     dispatch: DispatchState
     upstream: UpstreamPool
-    kv: KvIndex
-    lookup: IndexLookup | None
-    scorer: KvScorer | None
+    routing: RoutingState
     catalog: Catalog
     health: HealthWatch
+    consumers: EventConsumers
+    reload_metrics: ReloadMetrics
     homes: ResponseHomes = field(default_factory=ResponseHomes)
-    round_robin: RoundRobin = field(default_factory=RoundRobin)
-    weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
-    event_session: aiohttp.ClientSession | None = None
+
+    @property
+    def kv(self) -> KvIndex:
+        """The index of either mode."""
+        return self.routing.kv
 
 
 def build_state(config: Config) -> State:
@@ -115,12 +102,12 @@ def build_state(config: Config) -> State:
         ("backend", "state"),
         upstream.connections,
     )
-    kv, index_on = _index(config.kv_cache_index), config.kv_cache_index.enabled
-    if index_on:
-        expose(kv, metrics)
+    routing = routing_state(config.kv_cache_index, metrics)
+    kv, index_on = routing.kv, config.kv_cache_index.enabled
     fleet = Fleet(metrics, (backend.name for backend in config.backends), clock=time.monotonic)
     fleet.conditions.adopt(condition_rules(config))
     fleet.conditions.reconcile((backend.name, backend.enabled) for backend in config.backends)
+    consumer_metrics = ConsumerMetrics(metrics) if index_on else None
     supervisor = Supervisor("router", on_crash=lambda _name: crashes.inc())
     dispatch = DispatchState(
         fleet=fleet,
@@ -133,19 +120,20 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
-    section = config.kv_cache_index
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
-        consumer_metrics=ConsumerMetrics(metrics) if index_on else None,
+        consumer_metrics=consumer_metrics,
         active=active,
         supervisor=supervisor,
         dispatch=dispatch,
         upstream=upstream,
-        kv=kv,
-        lookup=_lookup(kv, metrics, section),
-        scorer=KvScorer(section.scoring, min_tokens=section.min_tokens) if index_on else None,
+        routing=routing,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+        consumers=EventConsumers(
+            kv, consumer_metrics, supervisor, clock=time.monotonic, rng=random.Random()
+        ),
+        reload_metrics=ReloadMetrics(metrics, time.time),  # noqa: TID251
         health=HealthWatch(
             fleet.conditions,
             supervisor,
@@ -160,18 +148,14 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
     backends = [backend_of(entry) for entry in config.backends]
     limits = base_limits(config.timeouts)
     request_rules = RequestRules(
-        want_keys=config.prefix_routing.enabled,
+        # Cost mode needs no keys to choose by, but events name prompts by them.
+        want_keys=config.prefix_routing.enabled or state.routing.cost is not None,
         max_prefix_length=config.prefix_routing.max_prefix_length,
         aliases=aliases_of(backends),
     )
     dispatcher = Dispatcher(
         pool=Pool(backends),
-        selector=Selector(
-            strategy=_strategy(config, state),
-            # Tier 4 needs both: keys of requests, and an index to ask (S0 "activation").
-            scorer=state.scorer if config.prefix_routing.enabled else None,
-            success_rate=state.dispatch.fleet.success_rate,
-        ),
+        selector=make_selector(config, state.routing, state.dispatch.fleet, state.dispatch.rng),
         preparer=Preparer(
             backends,
             rewrite_response_model=config.server.rewrite_response_model,
@@ -186,6 +170,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         fallbacks=config.fallbacks,
         request_rules=request_rules,
         sse_keepalive=config.server.sse_keepalive,
+        piecer=make_piecer(config, state.routing, request_rules),
         state=state.dispatch,
     )
     return Snapshot(
@@ -193,7 +178,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         generation=generation,
         request_rules=request_rules,
         dispatcher=dispatcher,
-        lookup=state.lookup,
+        lookup=state.routing.lookup,
         catalog=state.catalog,
         trusted_proxies=TrustedProxies(config.server.trusted_proxies),
         # Nobody is authenticated in this version, so `authenticated` means nobody.
@@ -235,6 +220,25 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
     )
 
 
+def adopt_state(runtime: Runtime, state: State) -> None:
+    """Let the state follow the configuration in force: what is new begins, what is gone ends.
+
+    Backends keep their counts and their health by name; one that is gone is forgotten when its last
+    request ends, and gets no new one.
+    """
+    snap = runtime.current
+    names = [backend.name for backend in snap.config.backends]
+    fleet = state.dispatch.fleet
+    gone = set(fleet.conditions.names()).difference(names)
+    fleet.reconcile(names)
+    fleet.conditions.adopt(condition_rules(snap.config))
+    fleet.conditions.reconcile((backend.name, backend.enabled) for backend in snap.config.backends)
+    state.upstream.keep_only(names)
+    for name in gone:
+        state.kv.purge(name)
+    runtime.publish_models(state.catalog.known(snap.dispatcher.pool))
+
+
 async def before_clients(runtime: Runtime, state: State) -> None:
     """What comes before the first client: connections are warmed and the first probes made (S2)."""
     section, pool = runtime.current.config.health_checks, runtime.current.dispatcher.pool
@@ -248,16 +252,11 @@ async def adopt_health(runtime: Runtime, state: State) -> None:
     await state.health.adopt(pool.backends, probe_plans(config, pool))
 
 
-def start_tasks(runtime: Runtime, state: State) -> None:
+async def start_tasks(runtime: Runtime, state: State) -> None:
     """Start what runs beside requests: event consumers, the index's sweep, the model list."""
     config = runtime.current.config
-    kv = config.kv_cache_index
-    if kv.enabled:
-        state.event_session = event_session()
-        for source in kv.event_sources:
-            consumer = _consumer(source, config, state, state.event_session)
-            name = f"kv-events:{source.backend_name}"
-            state.supervisor.supervise(name, consumer.run, Backoff(1, 60))
+    await state.consumers.adopt(config)
+    if config.kv_cache_index.enabled:
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
         )
@@ -275,58 +274,8 @@ async def stop_state(state: State) -> None:
     """Stop tasks, then close what they used."""
     await state.supervisor.stop()
     await state.health.close()
-    if state.event_session is not None:
-        await state.event_session.close()
-        # The session's transports close their sockets in the next turns of the loop.
-        await asyncio.sleep(0)
+    await state.consumers.close()
     await state.upstream.close()
-
-
-def _index(section: KvCacheIndexConfig) -> KvIndex:
-    if not section.enabled:
-        return NoKvIndex()
-    return MemoryKvIndex(max_entries=section.max_entries, ttl=float(section.entry_ttl_seconds))
-
-
-def _lookup(kv: KvIndex, metrics: Metrics, section: KvCacheIndexConfig) -> IndexLookup | None:
-    if not section.enabled:
-        return None
-    max_age = section.scoring.load_snapshot_ms / 1000
-    return IndexLookup(kv, metrics, clock=time.monotonic, max_age=max_age)
-
-
-def _strategy(config: Config, state: State) -> Strategy:
-    """The configured strategy. Those that take turns keep their place over reloads."""
-    name, routing = config.selection_strategy, config.prefix_routing
-    if name is StrategyName.ROUND_ROBIN:
-        return state.round_robin
-    if name is StrategyName.WEIGHTED_ROUND_ROBIN:
-        return state.weighted_round_robin
-    if name is StrategyName.LEAST_LATENCY:
-        return LeastLatency(state.dispatch.fleet.latency)
-    if name is StrategyName.RANDOM:
-        return Random(state.dispatch.rng)
-    if name is StrategyName.CONSISTENT_HASH:
-        return ConsistentHash(routing.virtual_nodes)
-    return PrefixAwareHash(
-        load_factor_epsilon=routing.load_factor_epsilon,
-        load_floor=routing.load_floor,
-        virtual_nodes=routing.virtual_nodes,
-    )
-
-
-def _event_tls(section: TlsConfig) -> MakeTls | None:
-    """Makes the context of each connection anew, so that renewed files count; None = defaults."""
-    if section == TlsConfig():
-        return None
-
-    def make() -> ssl.SSLContext:
-        try:
-            return tls_context(section)
-        except TlsFileError as err:
-            raise TlsFiles(str(err)) from None
-
-    return make
 
 
 def _salts(config: Config) -> SaltStamp | None:
@@ -334,34 +283,3 @@ def _salts(config: Config) -> SaltStamp | None:
     if not section.enabled:
         return None
     return SaltStamp(SaltIssuer(section.secrets, section.scope))
-
-
-def _consumer(
-    source: EventSourceConfig, config: Config, state: State, session: aiohttp.ClientSession
-) -> KvEventConsumer:
-    interval = source.reconnect_interval_ms
-    offloading = config.kv_cache_index.storage_offloading
-    assert state.consumer_metrics is not None
-    return KvEventConsumer(
-        EventSource(
-            backend=source.backend_name,
-            feed=SseFeed(
-                session,
-                str(source.endpoint),
-                access=FeedAccess(
-                    token=source.auth_token,
-                    tls=_event_tls(source.tls),
-                    server_name=source.tls.server_name,
-                ),
-            ),
-            backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
-            counters=state.consumer_metrics.bind(source.backend_name),
-        ),
-        state.kv,
-        policy=OffloadPolicy(
-            enabled=offloading.enabled,
-            treat_eviction_as_offload=offloading.treat_eviction_as_offload,
-        ),
-        max_prefix_length=config.prefix_routing.max_prefix_length,
-        clock=time.monotonic,
-    )

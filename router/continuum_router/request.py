@@ -162,8 +162,31 @@ class ChatRequest:
         return self.upload is None or self.upload.tail is None or not self.upload.tail.started
 
 
+Reading = tuple[dict[str, object], str, bool, PrefixKey | None, PrefixKey | None]
+"""Body, model, stream, prefix and hash_key of a `ChatRequest`, see there."""
+
+
 def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatRequest:
-    """Read a request with a JSON body.
+    """Read a request with a JSON body. Raises BadRequest, see `read_generate`."""
+    return request_of(endpoint, raw, read_generate(endpoint, raw, rules))
+
+
+def request_of(endpoint: Endpoint, raw: bytes, reading: Reading) -> ChatRequest:
+    """The request that was read."""
+    body, model, stream, prefix, hash_key = reading
+    return ChatRequest(
+        endpoint=endpoint,
+        raw=raw,
+        body=body,
+        model=model,
+        stream=stream,
+        prefix=prefix,
+        hash_key=hash_key,
+    )
+
+
+def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Reading:
+    """Read a JSON body: what routing needs to know of it.
 
     Raises BadRequest (400, OpenAI-shaped, `param` named) for what is not valid JSON, not an object,
     lacks `model` or its input, or has one of the fields below in another type. Beside chats and
@@ -178,7 +201,7 @@ def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatR
     stream = body.get("stream")
     if stream is not None and type(stream) is not bool:
         _wrong_type("stream", "a boolean", stream)
-    salt = _salt(body)
+    salt = client_salt(body)
     prefix = hash_key = None
     if rules.want_keys:
         key_text = _KEY_TEXTS.get(endpoint, _no_key_text)(body)
@@ -186,15 +209,7 @@ def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatR
             name = rules.aliases.get(model, model)
             hash_key = derive(name, key_text, rules.max_prefix_length, salt)
             prefix = hash_key if salt is None else None
-    return ChatRequest(
-        endpoint=endpoint,
-        raw=raw,
-        body=body,
-        model=model,
-        stream=stream is True,
-        prefix=prefix,
-        hash_key=hash_key,
-    )
+    return body, model, stream is True, prefix, hash_key
 
 
 def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules) -> ChatRequest:
@@ -203,7 +218,7 @@ def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules)
     key_text = key_texts(request.body) if key_texts is not None else None
     prefix = hash_key = None
     if key_text is not None:
-        salt = _salt(request.body)
+        salt = client_salt(request.body)
         name = rules.aliases.get(model, model)
         hash_key = derive(name, key_text, rules.max_prefix_length, salt)
         prefix = hash_key if salt is None else None
@@ -343,7 +358,7 @@ def _check_prompt(body: Mapping[str, object]) -> None:
         _wrong_type("prompt", "a string or an array", prompt)
 
 
-def _salt(body: Mapping[str, object]) -> str | None:
+def client_salt(body: Mapping[str, object]) -> str | None:
     """The client's own cache separation: `cache_salt`, or SGLang's `extra_key`, or both."""
     found: list[str] = []
     for name in ("cache_salt", "extra_key"):

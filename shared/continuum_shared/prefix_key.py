@@ -100,7 +100,7 @@ def content_text(content: object) -> str:
             if part.get("type", "text") in _TEXT_PART_TYPES and isinstance(text, str):
                 texts.append(text)
             else:
-                digest = _media_digest(part)
+                digest = media_digest(part)
                 if digest:
                     media.append(digest)
     return "\n".join(texts + media)
@@ -161,7 +161,7 @@ def _messages_key_text(leading: Iterable[str], messages: object) -> KeyText | No
     return None
 
 
-def _media_digest(part: Mapping[object, object]) -> str:
+def media_digest(part: Mapping[object, object]) -> str:
     """``[<type>:<16 hex digits>]`` for a part with a reference; empty for one without."""
     kind = part.get("type")
     digest = hashlib.sha256()

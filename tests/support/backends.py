@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
 from continuum_router.config.backends import BackendType
 from continuum_router.routing.strategies import Ask
@@ -49,6 +50,8 @@ def ask(
     model: str = "m",
     client: str | None = None,
     retry: bool = False,
+    size: int = 0,
+    pieces: Pieces | None = None,
 ) -> Ask:
     """A selection among ``members``, all of them available unless ``candidates`` says otherwise."""
     return Ask(
@@ -59,4 +62,6 @@ def ask(
         loads=loads or {},
         client=client,
         retry=retry,
+        size=size,
+        pieces=pieces,
     )

@@ -6,6 +6,7 @@ from continuum_router.api.access_log import AccessLog
 from continuum_router.api.client_body import read_body
 from continuum_router.api.client_sink import WebSink
 from continuum_router.api.scope import Scope
+from continuum_router.providers.piecer import tenant_of
 from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import Endpoint, parse_generate
 from continuum_router.runtime import Runtime
@@ -39,6 +40,9 @@ class Generate:
         sink = scope.sink = WebSink(
             request, more_headers=scope.headers, closing=lambda: self._runtime.draining
         )
+        piecer, pieces = snap.dispatcher.piecer, None
+        if piecer is not None and piecer.is_long(parsed):
+            pieces = await piecer.of_long(parsed, tenant_of(inbound))
         await snap.dispatcher.run(
             Call(
                 request=parsed,
@@ -48,6 +52,7 @@ class Generate:
                 request_id=scope.request_id,
                 outcome=scope.outcome,
                 client=request.remote,
+                pieces=pieces,
             )
         )
         assert sink.response is not None

@@ -17,6 +17,7 @@ from continuum_router.api.scope import Scope
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import BadRequest, NotFound
 from continuum_router.providers.json_scan import ResponseIdTap
+from continuum_router.providers.piecer import tenant_of
 from continuum_router.providers.prepare import sort_headers
 from continuum_router.request import (
     ChatRequest,
@@ -68,6 +69,9 @@ class Proxy:
             more_headers=scope.headers,
             closing=lambda: self._runtime.draining or not request.content.is_eof(),
         )
+        piecer, pieces = snap.dispatcher.piecer, None
+        if piecer is not None and piecer.is_long(parsed):
+            pieces = await piecer.of_long(parsed, tenant_of(inbound))
         tap = ResponseIdTap() if self._endpoint is Endpoint.RESPONSES else None
         try:
             await snap.dispatcher.run(
@@ -81,6 +85,7 @@ class Proxy:
                     only=only,
                     taps=() if tap is None else (tap,),
                     client=request.remote,
+                    pieces=pieces,
                 )
             )
         finally:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
+from typing import Protocol
 
 from continuum_router.backends.conditions import Conditions
 from continuum_shared.metrics import Metrics
@@ -60,18 +61,37 @@ class _Live:
         self.retired = False
 
 
+class Ticket(Protocol):
+    """What whoever chose the backend wants to know of the attempt; its lease tells it."""
+
+    def begun(self) -> None:
+        """It is being sent."""
+
+    def first_token(self) -> None:
+        """The first event of a stream, or the head of a plain answer, has come."""
+
+    def usage(self, prompt_tokens: int | None, cached_tokens: int | None) -> None:
+        """What the answer says of its prompt; before the end, or never."""
+
+    def ended(self) -> None:
+        """It has ended, whatever way."""
+
+
 class Lease:
     """One attempt in flight on one backend: counted from :meth:`begin` until :meth:`end`.
 
     Use it as a context manager, or, where the end comes in a callback, call the two methods.
     Beginning or ending twice counts once, so no interleaving of success, error and cancellation can
-    lead a count below zero or leave one behind (user reports R2, R9).
+    lead a count below zero or leave one behind (user reports R2, R9). ``ticket`` hears of it too.
     """
 
-    __slots__ = ("_active", "_by_prefix", "_fleet", "_trial", "name")
+    __slots__ = ("_active", "_by_prefix", "_fleet", "_trial", "name", "ticket")
 
-    def __init__(self, fleet: "Fleet", name: str, by_prefix: bool) -> None:
+    def __init__(
+        self, fleet: "Fleet", name: str, by_prefix: bool, ticket: Ticket | None = None
+    ) -> None:
         self.name = name
+        self.ticket = ticket
         self._fleet = fleet
         self._by_prefix = by_prefix
         self._active = False
@@ -83,6 +103,8 @@ class Lease:
             self._active = True
             self._fleet._up(self.name, self._by_prefix)
             self._trial = self._fleet.conditions.begin(self.name)
+            if self.ticket is not None:
+                self.ticket.begun()
         return self
 
     def end(self) -> None:
@@ -92,6 +114,8 @@ class Lease:
             self._fleet._down(self.name, self._by_prefix)
             if self._trial:
                 self._fleet.conditions.release(self.name)
+            if self.ticket is not None:
+                self.ticket.ended()
 
     def __enter__(self) -> "Lease":
         return self.begin()
@@ -153,13 +177,14 @@ class Fleet:
             self._live[name].retired = True
             self._forget_idle(name)
 
-    def lease(self, name: str, by_prefix: bool = False) -> Lease:
+    def lease(self, name: str, by_prefix: bool = False, ticket: Ticket | None = None) -> Lease:
         """A lease on ``name``, not yet begun.
 
-        ``by_prefix`` when the prefix hash placed the request (decisions A13). A name that has left
+        ``by_prefix`` when the prefix hash placed the request (decisions A13); ``ticket`` is told
+        how the attempt goes. A name that has left
         the configuration is served too: a request may hold an older snapshot.
         """
-        return Lease(self, name, by_prefix)
+        return Lease(self, name, by_prefix, ticket)
 
     def record(self, name: str, result: AttemptResult) -> None:
         """Note how an attempt ended. Only the backend's own doing moves its rate (C7), and its

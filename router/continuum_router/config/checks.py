@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from continuum_router.config.backends import SALTED_TYPES
-from continuum_router.config.kv_cache_index import KvCacheIndexConfig
+from continuum_router.config.kv_cache_index import KvCacheIndexConfig, ScoringMode
 from continuum_router.config.routing import StrategyName
 from continuum_router.config.source_checks import SOURCE_CHECKS
 from continuum_router.config.timeout_checks import TIMEOUT_CHECKS
@@ -113,7 +113,7 @@ def _hash_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding]
 
 def _gpu_weight_reaches_threshold(config: Config, _view: View) -> Iterator[Finding]:
     scoring = config.kv_cache_index.scoring
-    both = config.prefix_routing.enabled and config.kv_cache_index.enabled
+    both = config.prefix_routing.enabled and _composite(config)
     if both and scoring.gpu_tier_weight < scoring.min_overlap_threshold:
         yield _warn(
             (*_SCORING, "gpu_tier_weight"),
@@ -123,7 +123,7 @@ def _gpu_weight_reaches_threshold(config: Config, _view: View) -> Iterator[Findi
 
 
 def _index_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding]:
-    if config.kv_cache_index.enabled and not config.prefix_routing.enabled:
+    if _composite(config) and not config.prefix_routing.enabled:
         yield _warn(
             _KV_ON,
             "the index is never asked while prefix_routing is off",
@@ -132,7 +132,7 @@ def _index_needs_prefix_routing(config: Config, _view: View) -> Iterator[Finding
 
 
 def _index_needs_sources(config: Config, _view: View) -> Iterator[Finding]:
-    if config.kv_cache_index.enabled and not config.kv_cache_index.event_sources:
+    if _composite(config) and not config.kv_cache_index.event_sources:
         yield _warn(
             _KV_ON,
             "the index stays empty without event_sources",
@@ -148,6 +148,11 @@ def _load_bound_off(config: Config, view: View) -> Iterator[Finding]:
             "without a bound one holder may be given all requests of a popular prefix",
             f"default {_default_bound():g}",
         )
+
+
+def _composite(config: Config) -> bool:
+    section = config.kv_cache_index
+    return section.enabled and section.scoring.mode is ScoringMode.COMPOSITE
 
 
 def _default_bound() -> float:

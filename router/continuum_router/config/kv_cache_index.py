@@ -29,14 +29,27 @@ class EventTransport(StrEnum):
     SSE = "sse"
 
 
+class ScoringMode(StrEnum):
+    COMPOSITE = "composite"
+    COST = "cost"
+
+
+class TenantScope(StrEnum):
+    SHARED = "shared"
+    PER_TENANT = "per_tenant"
+
+
 class ScoringConfig(SectionModel):
     """Weights of the composite score. The three main weights add up to exactly 1.0."""
 
     reload: ClassVar[Reload] = Reload.RESTART
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "cost", mode="the composite score is the only mode"
-    )
+    later: ClassVar[Mapping[str, str]] = not_yet("hold")
 
+    mode: Annotated[ScoringMode, choice(ScoringMode)] = Field(
+        ScoringMode.COMPOSITE,
+        description="`composite`: the holder with the best score. `cost`: whoever answers soonest, "
+        "see docs/routing.md.",
+    )
     overlap_weight: Number = Field(
         0.6, ge=0, le=1, description="Weight of how much of the prefix a backend holds."
     )
@@ -63,6 +76,13 @@ class ScoringConfig(SectionModel):
     )
     load_snapshot_ms: Int = Field(
         0, ge=0, le=60_000, description="Age in-flight counts may have when scoring; 0 = live."
+    )
+    tenant_scope: Annotated[TenantScope, choice(TenantScope)] = Field(
+        TenantScope.SHARED,
+        description="Cost mode: whether equal prompts of different callers count as one.",
+    )
+    media_tokens: Int = Field(
+        1024, ge=0, le=1_000_000, description="Cost mode: tokens that an image or the like counts."
     )
 
 

@@ -19,6 +19,7 @@ class StrategyName(StrEnum):
     LEAST_LATENCY = "least_latency"
     RANDOM = "random"
     CONSISTENT_HASH = "consistent_hash"
+    LEAST_WORK = "least_work"
 
 
 _SPELLINGS = [

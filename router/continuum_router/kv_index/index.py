@@ -162,6 +162,10 @@ class MemoryKvIndex:
         self._hits += 1
         return found
 
+    def prefixes_of(self, backend: str) -> frozenset[PrefixKey]:
+        """Every prefix that a backend has an entry for."""
+        return frozenset(self._of_backend.get(backend, ()))
+
     def holding(self, backend: str, prefix: PrefixKey, now: float) -> Holding | None:
         """See :class:`KvIndex`."""
         found = self._prefixes.get(prefix, {}).get(backend)

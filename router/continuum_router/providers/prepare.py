@@ -191,6 +191,11 @@ class Preparer:
         head = self._head(request.method, path, framing, inbound, backend)
         return UpstreamRequest(method=request.method, head=head, body=body, tail=tail)
 
+    @property
+    def stamps(self) -> bool:
+        """True when bodies get a salt."""
+        return self._salts is not None
+
     def salted(self, body: bytes, request: ChatRequest, backend: Backend) -> bytes:
         """`body` with this backend's salt, or as it is (decisions C24)."""
         return body if self._salts is None else self._salts.stamp(body, request, backend)

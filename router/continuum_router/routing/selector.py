@@ -6,12 +6,16 @@ very same read (S0 "score_with_tier": the tier label is the tier that decided).
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from continuum_router.backends.fleet import Ticket
 from continuum_router.backends.holding import Holding, Tier
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
+from continuum_router.routing.cost_score import CostScorer
 from continuum_router.routing.kv_score import KvScorer
+from continuum_router.routing.least_work import WorkBook
 from continuum_router.routing.strategies import Ask, Rule, Strategy
 from continuum_shared.metrics import Metrics
 
@@ -46,7 +50,8 @@ class Choice:
     """Who serves, and why.
 
     ``tier``, ``score`` and ``held`` (tokens) are given exactly when ``rule`` is ``kv_aware``.
-    ``scored`` says whether the KV scorer ran for this selection, whoever won.
+    ``scored`` says whether the KV scorer ran for this selection, whoever won. ``ticket`` goes with
+    the attempt's lease: it is how the books of cost mode and of ``LeastWork`` are kept.
     """
 
     backend: Backend
@@ -55,6 +60,7 @@ class Choice:
     score: float | None = None
     held: int | None = None
     scored: bool = False
+    ticket: Ticket | None = field(default=None, repr=False, compare=False)
 
     def route_header(self) -> str:
         """Value of ``x-continuum-route`` (decisions J7)."""
@@ -67,8 +73,9 @@ class Choice:
 class Selector:
     """The rules of one configuration, ready to choose.
 
-    ``scorer`` is ``None`` when the index is off. ``success_rate`` gives a backend's, 0 to 1, by
-    name (``Fleet.success_rate``).
+    ``scorer`` is there in composite mode, ``cost`` in cost mode, neither when the index is off.
+    ``book`` is there when somebody needs to know the work in line and cost mode does not keep it.
+    ``success_rate`` gives a backend's, 0 to 1, by name (``Fleet.success_rate``).
     """
 
     def __init__(
@@ -77,8 +84,12 @@ class Selector:
         strategy: Strategy,
         scorer: KvScorer | None,
         success_rate: Callable[[str], float],
+        cost: CostScorer | None = None,
+        book: WorkBook | None = None,
     ) -> None:
         self._strategy = strategy
+        self._book = book
+        self._cost = cost
         self._scorer = scorer
         self._success_rate = success_rate
 
@@ -102,6 +113,8 @@ class Selector:
             ask = replace(ask, candidates=untried or ask.candidates, retry=True)
         if not ask.candidates:
             return None
+        if self._cost is not None and ask.pieces is not None:
+            return self._cheapest(self._cost, ask, ask.pieces, now)
         scored = False
         if self._scorer is not None and holdings is not None and ask.prefix is not None:
             scored = True
@@ -116,11 +129,33 @@ class Selector:
                     score=best.score,
                     held=best.holding.tokens,
                     scored=True,
+                    ticket=self._ticket(ask, best.backend, best.holding.tokens),
                 )
         pick = self._strategy.pick(ask)
         if pick is None:
             return None
-        return Choice(backend=pick.backend, rule=pick.rule, scored=scored)
+        ticket = self._ticket(ask, pick.backend, 0)
+        return Choice(backend=pick.backend, rule=pick.rule, scored=scored, ticket=ticket)
+
+    def _ticket(self, ask: Ask, backend: Backend, held: int) -> Ticket | None:
+        return None if self._book is None else self._book.ticket(ask, backend, held)
+
+    def _cheapest(self, scorer: CostScorer, ask: Ask, pieces: Pieces, now: float) -> Choice:
+        """Cost mode decides whenever there is a prompt; it is KV-aware if something is held."""
+        pick = scorer.choose(ask, pieces, self._success_rate, now)
+        if not pick.held:
+            return Choice(
+                backend=pick.backend, rule=Rule.LEAST_WORK, scored=True, ticket=pick.ticket
+            )
+        return Choice(
+            backend=pick.backend,
+            rule=Rule.KV_AWARE,
+            tier=pick.tier,
+            score=pick.share,
+            held=pick.held,
+            scored=True,
+            ticket=pick.ticket,
+        )
 
 
 class RoutingMetrics:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
 from continuum_router.routing.hash_ring import HashRing, key_point, text_point
 from continuum_router.routing.load_bound import Crowd, LoadBound
@@ -31,6 +32,7 @@ class Rule(StrEnum):
     LEAST_LATENCY = "least_latency"
     RANDOM = "random"
     CONSISTENT_HASH = "consistent_hash"
+    LEAST_WORK = "least_work"
 
     @property
     def by_prefix(self) -> bool:
@@ -46,7 +48,8 @@ class Ask:
     backends of the model, ``candidates`` those of them that may be used now, both in configuration
     order (decisions A11); hand the pool's own tuples on, rings are cached by them. ``loads`` gives
     attempts in flight by name; names it lacks have 0. ``retry`` marks a second selection for the
-    same request. ``client`` is who asks: the id of its key, else its address.
+    same request. ``client`` is who asks: the id of its key, else its address. ``pieces`` are what
+    cost mode decides by, ``size`` the bytes of the request.
     """
 
     model: str
@@ -56,6 +59,8 @@ class Ask:
     loads: Mapping[str, int]
     retry: bool = False
     client: str | None = None
+    pieces: Pieces | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from continuum_router.backends.exchange import UpstreamReply
-from continuum_router.backends.fleet import AttemptResult, result_of_status
+from continuum_router.backends.fleet import AttemptResult, Ticket, result_of_status
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.errors import (
     AttemptFailure,
@@ -21,6 +21,7 @@ from continuum_router.errors import (
     error_form,
     forget_frames,
 )
+from continuum_router.providers.piecer import Piecer
 from continuum_router.providers.prepare import Preparer
 from continuum_router.request import ChatRequest, RequestRules
 from continuum_router.routing.selector import Choice, Selector
@@ -36,9 +37,11 @@ from continuum_router.upstream.outcome import (
     ended_by,
     error_for,
     result_of_failure,
+    status_failure,
     tell_failure,
 )
 from continuum_router.upstream.relay import ErrorEvent, Relay
+from continuum_router.upstream.reply import keep_connection
 from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
 from continuum_router.upstream.usage import UsageTail
 
@@ -68,15 +71,16 @@ class Dispatcher:
     fallbacks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     request_rules: RequestRules = field(default_factory=RequestRules)
     sse_keepalive: float = 0.0
+    piecer: Piecer | None = None
 
-    def limits_for(self, request: ChatRequest, model: str) -> Limits:
+    def limits_for(self, path: str, model: str, *, stream: bool) -> Limits:
         """The time limits of a request to `model`."""
         limits = self.model_limits.get(model) or CallLimits(
             standard=self.standard,
             streaming=self.streaming,
             image_generation=self.image_generation,
         )
-        return limits.of(request.endpoint.path, stream=request.stream)
+        return limits.of(path, stream=stream)
 
     async def run(self, call: Call, begun: Begun | None = None) -> None:
         """See a request through. Returns when the answer has been sent, in whatever way it ended.
@@ -88,9 +92,8 @@ class Dispatcher:
         """
         if begun is None:
             self.state.budget.request(self.state.clock())
-        models = ModelChain(
-            call, self.pool, self.fallbacks.get(call.request.model, ()), self.request_rules
-        )
+        chain = self.fallbacks.get(call.request.model, ())
+        models = ModelChain(call, self.pool, chain, self.request_rules, self.piecer)
         run = _Run(self, call, models, begun)
         if not models.members and not run.fall_back():
             routable = any(b.enabled and not b.internal for b in self.pool.backends)
@@ -112,13 +115,14 @@ class _Run:
     stage: Stage = Stage.SELECTING
     sent_at: float = 0.0
     relay: Relay | None = None
+    ticket: Ticket | None = None
     deadlines: Deadlines = field(init=False)
     usage: UsageTail = field(default_factory=UsageTail)
 
     def __post_init__(self) -> None:
         request, begun = self.call.request, self.begun
         spent = 0.0 if begun is None else self.rules.state.clock() - begun.started
-        self.deadlines = Deadlines(self.rules.limits_for(request, request.model), spent=spent)
+        self.deadlines = Deadlines(self._limits(request), spent=spent)
 
     async def run(self) -> None:
         """Try until answered; turn the last failure into what the client gets."""
@@ -155,12 +159,16 @@ class _Run:
 
     def fall_back(self) -> bool:
         """Go on with the next model, under its limits; False when the chain has ended (J11)."""
-        state, asked = self.rules.state, self.call.request
+        state = self.rules.state
         if not self.models.advance(lambda prefix: state.holdings(prefix, state.clock())):
             return False
         self.tries = 0
-        self.deadlines.change(self.rules.limits_for(asked, self.models.request.model))
+        self.deadlines.change(self._limits(self.models.request))
         return True
+
+    def _limits(self, request: ChatRequest) -> Limits:
+        path = request.endpoint.path
+        return self.rules.limits_for(path, request.model, stream=request.stream)
 
     def _choose(self) -> Choice:
         """Stop 7. A backend that could not be reached is avoided while there is another one."""
@@ -176,6 +184,8 @@ class _Run:
             loads=rules.state.fleet.loads,
             retry=bool(self.tried),
             client=self.call.client,
+            pieces=models.pieces,
+            size=len(request.raw),
         )
         avoid = self.tried if rules.retry.prefer_untried_backends else self.unreachable
         choice = rules.selector.select(
@@ -195,7 +205,8 @@ class _Run:
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
         held = self.begun.lease if self.begun is not None else None
-        with held or state.fleet.lease(name, choice.rule.by_prefix):
+        self.ticket = choice.ticket
+        with held or state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
             try:
                 again, result = await self._under_deadlines(choice)
             except AttemptFailure as failure:
@@ -232,15 +243,17 @@ class _Run:
             unwanted = reply.status in self.rules.retry.retryable_status_codes
             if unwanted or (self.models.more and result is AttemptResult.FAILED):
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
-                again = self._decide(_status_failure(reply.status, after), choice)
+                again = self._decide(status_failure(reply.status, after), choice)
                 if again is not None:
-                    _keep_connection(reply)
+                    keep_connection(reply)
                     return again, result
             try:
                 await self._relay(reply, choice.backend)
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
+        if choice.ticket is not None and (usage := self.usage.read()) is not None:
+            choice.ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         return None, result
 
     async def _send(self, choice: Choice) -> UpstreamReply:
@@ -315,7 +328,7 @@ class _Run:
         """A stream that opened with an error is a reply with that status (decisions E16)."""
         status = event.error.status
         result = result_of_status(status)
-        again = self._decide(_status_failure(status, None), choice)
+        again = self._decide(status_failure(status, None), choice)
         if again is None:
             self.deadlines.await_nothing()
             await self.call.sink.send(
@@ -378,22 +391,9 @@ class _Run:
         self.deadlines.await_first()
 
     def _first_frame(self) -> None:
+        if self.ticket is not None:
+            self.ticket.first_token()
         self.call.outcome.ttft = self._since_sent()
 
     def _since_sent(self) -> float:
         return self.rules.state.clock() - self.sent_at
-
-
-def _status_failure(status: int, retry_after: float | None) -> AttemptFailure:
-    return AttemptFailure(
-        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
-    )
-
-
-def _keep_connection(reply: UpstreamReply) -> None:
-    """Take what has arrived of an unwanted answer: if it is whole, the connection stays."""
-    try:
-        while reply.ready():
-            pass
-    except AttemptFailure:
-        pass

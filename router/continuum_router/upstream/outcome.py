@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from continuum_router.backends.fleet import AttemptResult
 from continuum_router.backends.holding import Holding
+from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import (
     AttemptFailure,
@@ -16,6 +17,7 @@ from continuum_router.errors import (
     Fault,
     Overloaded,
     RouterError,
+    Stage,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -75,7 +77,8 @@ class Call:
     """One client request on its way: what to send, where the answer goes, what became of it.
 
     `only` restricts it to the one backend that can serve it; `taps` see the answer's body. `client`
-    is who asks: the id of its key, else its address.
+    is who asks: the id of its key, else its address. `pieces` are those of a body too long to be
+    cut on the event loop.
     """
 
     request: ChatRequest
@@ -87,6 +90,7 @@ class Call:
     only: Backend | None = None
     taps: tuple[StreamTap, ...] = ()
     client: str | None = None
+    pieces: Pieces | None = None
 
 
 def ended_by(failure: AttemptFailure, *, started: bool) -> Ended:
@@ -112,6 +116,13 @@ def error_for(failure: AttemptFailure) -> RouterError:
 def result_of_failure(failure: AttemptFailure) -> AttemptResult:
     """How a failed call counts: what tells nothing about the backend is not held against it."""
     return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
+
+
+def status_failure(status: int, retry_after: float | None) -> AttemptFailure:
+    """An answer that was not wanted, as a failure."""
+    return AttemptFailure(
+        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
+    )
 
 
 def tell_failure(failure: AttemptFailure, request_id: str, outcome: Outcome) -> None:

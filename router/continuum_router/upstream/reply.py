@@ -8,7 +8,13 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Self
 
-from continuum_router.backends.exchange import BodyState, BodyTail, ReplyHead, UpstreamRequest
+from continuum_router.backends.exchange import (
+    BodyState,
+    BodyTail,
+    ReplyHead,
+    UpstreamReply,
+    UpstreamRequest,
+)
 from continuum_router.errors import AttemptFailure, Cause, Stage
 from continuum_router.upstream.connection import Connection
 from continuum_router.upstream.response_head import HeadFacts
@@ -217,6 +223,12 @@ class QueuedReply:
         if self._on_sent is not None:
             self._on_sent()
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        self._connection = None
+        self.on_head(facts, len(body))
+        if body:
+            self.on_body(body)
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         self._head = ReplyHead(
             status=facts.status, reason=facts.reason, headers=facts.headers, body_length=length
@@ -266,3 +278,12 @@ class QueuedReply:
             if quiet is not None:
                 quiet.cancel()
         return not self._pieces and self._failure is None and self._connection is not None
+
+
+def keep_connection(reply: UpstreamReply) -> None:
+    """Take what has arrived of an unwanted answer: if it is whole, the connection stays."""
+    try:
+        while reply.ready():
+            pass
+    except AttemptFailure:
+        pass

@@ -154,3 +154,27 @@ def test_latency_is_a_moving_average(fleet):
     assert fleet.latency("a") == 1.0
     fleet.observe_latency("a", 2.01)
     assert fleet.latency("a") == pytest.approx(1.02)
+
+
+def test_a_ticket_hears_of_the_attempt_once() -> None:
+    heard: list[str] = []
+
+    class Notes:
+        def begun(self) -> None:
+            heard.append("begun")
+
+        def first_token(self) -> None:
+            heard.append("first")
+
+        def usage(self, prompt_tokens: int | None, cached_tokens: int | None) -> None:
+            heard.append(f"{prompt_tokens}/{cached_tokens}")
+
+        def ended(self) -> None:
+            heard.append("ended")
+
+    lease = Fleet(Metrics(), ("a",)).lease("a", ticket=Notes())
+    lease.end()
+    with lease:
+        lease.begin()
+    lease.end()
+    assert heard == ["begun", "ended"]

@@ -16,6 +16,7 @@ from support.config_files import good_router
         ("least_latency", StrategyName.LEAST_LATENCY),
         ("Random", StrategyName.RANDOM),
         ("consistent_hash", StrategyName.CONSISTENT_HASH),
+        ("LeastWork", StrategyName.LEAST_WORK),
     ],
 )
 def test_both_spellings(text, name):

@@ -40,6 +40,7 @@ def test_rules_are_the_words_of_the_route_header():
         "least_latency",
         "random",
         "consistent_hash",
+        "least_work",
     ]
     assert {rule for rule in Rule if rule.by_prefix} == {Rule.PREFIX_HASH, Rule.OVERFLOW}
 
