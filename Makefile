@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help setup demo run listener test check fmt docs fuzz oracle bench bench-proxy bench-routing e2e dist clean lock
+.PHONY: help setup demo run listener test check fmt docs fuzz oracle soak bench bench-proxy bench-routing e2e dist clean lock
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed 's/:.*## /\t/' | expand -t 14
@@ -43,7 +43,7 @@ fmt: $(STAMP) ## format and sort
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(STAMP) ## write the generated pages of docs/
+docs: $(STAMP) ## write the generated pages of docs/ and man/
 	$(BIN)/python scripts/generate_config_docs.py
 	$(BIN)/python scripts/generate_metrics_docs.py
 	$(BIN)/python scripts/generate_man_pages.py
@@ -62,6 +62,9 @@ bench-proxy: $(STAMP) ## the router beside its peers, with the tools of ../share
 
 bench-routing: $(STAMP) ## the routing classes in the fleet simulator of ../shared/sim (ARGS="--same-choice")
 	$(BIN)/python scripts/bench_routing.py $(ARGS)
+
+soak: $(STAMP) ## ten minutes of streams, aborts, reloads and killed backends against one router
+	PYTHONPATH=tests $(BIN)/python -m support.soak $(ARGS)
 
 oracle: $(STAMP) ## a thousand random engine histories for each kind of source against the listener, minutes
 	$(BIN)/python scripts/oracle.py $(ARGS)

@@ -151,16 +151,16 @@ async def evictions(client: Client) -> None:
     name = "engine-2"
     created = await client.heard(name, "cache_created")
     evicted = await client.heard(name, "cache_evicted")
-    for number in range(12):
+    for number in range(24):
         system = f"Rule {number} of the seed library. {UNRELATED}"
         await client.ask(system, "What is missing?", at=name)
-    await client.hears(name, "cache_created", created + 8)
-    await client.hears(name, "cache_evicted", evicted + 4)
+    await client.hears(name, "cache_created", created + 20)
+    await client.hears(name, "cache_evicted", evicted + 10)
     before = int(str((await client.source(name))["blocks"]))
     prefixes = int(str((await client.source(name))["prefixes"]))
     seen = await client.heard(name, "cache_evicted") - evicted
-    say(f"12 prompts in {name}: {seen} evicted, {prefixes} prefixes in {before} blocks are left")
-    if before > 40 or prefixes > 11:
+    say(f"24 prompts in {name}: {seen} evicted, {prefixes} prefixes in {before} blocks are left")
+    if before > 40 or prefixes > 13:
         raise E2eFailed("the listener believes in more than the engine can hold")
 
 

@@ -19,6 +19,7 @@ from continuum_shared.config.kinds import (
     ListenAddress,
     Secret,
     SectionModel,
+    StreamEndpoint,
     ZmqEndpoint,
     with_unit,
 )
@@ -161,6 +162,7 @@ def _type(annotation: Any, unit: Kind | None = None) -> str:
         Secret: "secret",
         BackendUrl: "URL",
         HttpEndpoint: "URL",
+        StreamEndpoint: "URL",
         ListenAddress: "address",
         ZmqEndpoint: "endpoint",
         PromptFormatConfig: "name or mapping",

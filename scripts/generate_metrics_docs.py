@@ -14,8 +14,9 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from continuum_kv_listener.assemble import Listener, World
+from continuum_kv_listener.assemble import Listener
 from continuum_kv_listener.config import parse_config as parse_listener
+from continuum_kv_listener.world import World
 from continuum_router.assemble import build_state, stop_state
 from continuum_router.config.root import parse_config as parse_router
 from continuum_shared.logs import LogQueue, LogSettings

@@ -13,7 +13,8 @@ prints a table of what worked and says what to do about the rest.""",
         (
             "GET /events/NAME",
             "The stream of one source. `Last-Event-ID` resumes. A stream that the "
-            "listener ends says why in its last comment, `: closed=REASON`.",
+            "listener ends says why in its last comment, `: closed=REASON`. With "
+            "`Upgrade: websocket` the same in text messages.",
         ),
         ("GET /sources", "JSON: state of each source, and what is wrong with it."),
         ("GET /metrics", "Prometheus text."),

@@ -1,11 +1,9 @@
 """Wiring: from a configuration to sources that run. The only place that knows every part."""
 
 import asyncio
-import random
-import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
 from datetime import datetime
+from functools import partial
 
 import aiohttp
 import zmq
@@ -22,6 +20,7 @@ from continuum_kv_listener.config import (
     SourceConfig,
     ZmqMode,
 )
+from continuum_kv_listener.discovery import ask
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
 from continuum_kv_listener.engine_text import EngineText, LocalText
 from continuum_kv_listener.engine_watch import MetricsPage
@@ -38,6 +37,7 @@ from continuum_kv_listener.salt_reader import SaltReader
 from continuum_kv_listener.serve_sse import Access, HttpSide, ServeTimes
 from continuum_kv_listener.server_certificate import ServerCertificate
 from continuum_kv_listener.serving_config import token_digests, tokens
+from continuum_kv_listener.source_finder import SourceFinder
 from continuum_kv_listener.source_runner import SourceParts, SourceRunner
 from continuum_kv_listener.sources.publisher_acl import AdmissionDesk, resolve_acl
 from continuum_kv_listener.sources.publisher_names import PublisherNames
@@ -48,6 +48,7 @@ from continuum_kv_listener.stream import EventStream
 from continuum_kv_listener.teacher import Teacher
 from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_kv_listener.trtllm_wiring import trtllm_parts
+from continuum_kv_listener.world import World
 from continuum_shared.backoff import Backoff
 from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.metrics import Metrics
@@ -61,16 +62,6 @@ TTL_INTERVALS = 3
 """The router's entries live for three intervals of re-announcement (decisions C29)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """What only a process has: clocks, randomness, environment. Tests give their own."""
-
-    clock: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # noqa: TID251 - the wiring hands the clock out
-    rng: random.Random
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
 class Listener:
     """All sources of one configuration and what they share. Made in a running loop."""
 
@@ -79,6 +70,7 @@ class Listener:
         self.metrics = Metrics()
         self.families = ListenerMetrics(self.metrics)
         self.runners: dict[str, SourceRunner] = {}
+        self._finders: dict[str, SourceFinder] = {}
         self._salts: dict[str, SaltReader] = {}
         self._world = world
         crashes = self.families.crashes.child()
@@ -99,7 +91,10 @@ class Listener:
         self._supervisor.supervise("admission", self._desk.run, Backoff(0.1, 5.0))
         self._supervisor.supervise("names", self._names.run, Backoff(0.1, 5.0))
         for source in self.config.active_sources:
-            self.runners[source.backend_name] = await self._runner(source)
+            if source.discover is None or source.polled:
+                self.runners[source.backend_name] = await self._runner(source)
+            else:
+                self._seek(source)
         for runner in self.runners.values():
             runner.start(self._supervisor)
 
@@ -126,7 +121,8 @@ class Listener:
     def page(self) -> dict[str, object]:
         """The body of ``/sources``."""
         wall = self._world.wall()
-        return page(runner.facts(wall) for runner in self.runners.values())
+        found = [runner.facts(wall) for runner in self.runners.values()]
+        return page([*found, *(finder.facts() for finder in self._finders.values())])
 
     def end_streams(self) -> None:
         """Close every event stream: the daemon stops."""
@@ -154,9 +150,26 @@ class Listener:
             for name, runner in self.runners.items()
         ]
 
-    async def _runner(self, source: SourceConfig) -> SourceRunner:
+    def _seek(self, source: SourceConfig) -> None:
+        """Ask the engine where it publishes, and run the source when it has said so (C40)."""
+        name, rng = source.backend_name, self._world.rng
+        finder = self._finders[name] = SourceFinder(
+            source,
+            partial(ask, self._session),
+            clock=self._world.clock,
+            backoff=Backoff(1.0, 15.0, rng=rng),
+        )
+
+        async def run() -> None:
+            self.runners[name] = await finder.run(self._runner)
+            del self._finders[name]
+            self.runners[name].start(self._supervisor)
+
+        self._supervisor.supervise(f"{name}:discover", run, Backoff(1.0, 15.0))
+
+    async def _runner(self, source: SourceConfig, notes: tuple[str, ...] = ()) -> SourceRunner:
         name, world, config = source.backend_name, self._world, self.config
-        metrics = self.families.intake(name)
+        urls, metrics = source.endpoints, self.families.intake(name)
         salts = self._salts[name] = salt_reader(source, config)
         if source.polled:
             return self._polled(source, salts)
@@ -204,10 +217,9 @@ class Listener:
             stream=stream,
             judge=judge,
             health=client,
-            vitals=MetricsPage(
-                self._session, None if source.endpoints is None else str(source.endpoints.metrics)
-            ),
+            vitals=MetricsPage(self._session, None if urls is None else str(urls.metrics)),
             metrics=metrics,
+            notes=notes,
         )
         return SourceRunner(
             parts, reannounce_interval=config.reannounce_interval, clock=world.clock

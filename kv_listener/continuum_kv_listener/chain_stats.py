@@ -82,3 +82,19 @@ class ChainStats:
     ignored_group_events_total: int
     doubted_prefixes: int = 0
     drifted_copies_total: int = 0
+
+    @staticmethod
+    def of_nothing() -> "ChainStats":
+        """The counts of a tracker that was never told anything."""
+        return ChainStats(
+            blocks=0,
+            tokens=0,
+            prefixes=0,
+            pending=0,
+            unattributed={},
+            questions_open=0,
+            block_size_mismatches_total=0,
+            blocks_evicted_total=0,
+            texts_dropped_total=0,
+            ignored_group_events_total=0,
+        )

@@ -14,7 +14,7 @@ from typing import TextIO
 import aiohttp
 import zmq
 
-from continuum_kv_listener.assemble import World, attributor, engine_endpoints
+from continuum_kv_listener.assemble import attributor, engine_endpoints
 from continuum_kv_listener.check_serving import try_serving, wall_clock
 from continuum_kv_listener.check_table import (
     ENGINE_HINTS,
@@ -25,6 +25,7 @@ from continuum_kv_listener.check_table import (
     table,
 )
 from continuum_kv_listener.config import ListenerConfig, PromptFormatName, SourceConfig, ZmqMode
+from continuum_kv_listener.discovery import DiscoveryError, ask, settle
 from continuum_kv_listener.engine_client import EngineClient, EngineError
 from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.replay import ReplayClient, ReplayError, ReplaySettings
@@ -41,7 +42,9 @@ from continuum_kv_listener.sources.zmq_source import (
     ZmqSource,
 )
 from continuum_kv_listener.trtllm_client import PollError, TrtllmClient
+from continuum_kv_listener.world import World
 from continuum_shared.backoff import Backoff
+from continuum_shared.config.kinds import HttpEndpoint
 from continuum_shared.tasks import Supervisor
 
 BEYOND_EVERY_SEQUENCE = 2**62
@@ -98,11 +101,29 @@ class _Tools:
 async def _try_source(source: SourceConfig, tools: _Tools) -> list[Outcome]:
     if source.polled:
         return [await _try_polled(source, tools)]
-    outcomes = [await _try_events(source, tools)]
+    found = []
+    if source.discover is not None:
+        outcome, source = await _try_discover(source, source.discover, tools)
+        found = [outcome]
+        if not outcome.good:
+            return found
+    outcomes = [*found, await _try_events(source, tools)]
     if source.zmq_replay_endpoint is not None:
         outcomes.append(await _try_replay(source, tools))
     outcomes.extend(await _try_http(source, tools))
     return outcomes
+
+
+async def _try_discover(
+    source: SourceConfig, url: HttpEndpoint, tools: _Tools
+) -> tuple[Outcome, SourceConfig]:
+    """Ask the engine where it publishes; the source with what it said."""
+    try:
+        found = settle(source, await ask(tools.session, url), url)
+    except DiscoveryError as error:
+        return _row(source, "discover", str(url), good=False, note=str(error)), source
+    note = "; ".join(found.warnings) or f"{found.source.dp_size} rank(s)"
+    return _row(source, "discover", str(url), good=True, note=note), found.source
 
 
 async def _try_polled(source: SourceConfig, tools: _Tools) -> Outcome:

@@ -17,7 +17,7 @@ from continuum_kv_listener.serving_config import ListenerTlsConfig, TokenNames, 
 from continuum_kv_listener.trtllm_checks import TRTLLM_CHECKS
 from continuum_shared.config.addresses import is_host_name
 from continuum_shared.config.bad_value import BadValue
-from continuum_shared.config.decode import Check, decode
+from continuum_shared.config.decode import decode
 from continuum_shared.config.kinds import (
     ByteSize,
     Duration,
@@ -162,10 +162,6 @@ class SourceConfig(SectionModel):
         "zmq_endpoint": "tcp://127.0.0.1:5557",
         "model": ["-"],
     }
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "discover",
-    )
-
     backend_name: SourceName = Field(
         description="The router's name of this backend; the stream is `/events/NAME`."
     )
@@ -175,7 +171,7 @@ class SourceConfig(SectionModel):
     zmq_endpoint: ZmqEndpoint | None = Field(
         None,
         description="Where the engine publishes: `tcp://HOST:PORT`, `tcp://*:PORT` or "
-        "`ipc://PATH`. Required, but not for trtllm.",
+        "`ipc://PATH`. Required, but not for trtllm or with discover.",
     )
     zmq_mode: Annotated[ZmqMode | None, choice(ZmqMode)] = Field(
         None,
@@ -232,6 +228,12 @@ class SourceConfig(SectionModel):
     )
     allowed_publishers: tuple[Annotated[str, AfterValidator(_publisher)], ...] = Field(
         (), description="Who may publish: addresses, CIDR blocks, names. Empty = this machine only."
+    )
+    discover: HttpEndpoint | None = Field(
+        None,
+        description="The engine's list of its event endpoints (vLLM: `/kv_event_sources`). What is "
+        "not written here is taken from it: zmq_endpoint, zmq_mode, zmq_replay_endpoint, "
+        "zmq_topic, dp_size and the engine's URLs.",
     )
     dp_size: Int = Field(
         1,
@@ -294,7 +296,9 @@ class SourceConfig(SectionModel):
     def endpoints(self) -> EngineEndpoints | None:
         """None when neither an endpoint nor engine_url was given: no text is asked of it then."""
         base = self.engine_url
-        if base is not None:
+        if base is None and self.discover is not None:
+            base = self.discover.sibling("detokenize")
+        elif base is not None:
             path = base.target.rstrip("/")
             base = HttpEndpoint(
                 scheme=base.scheme, host=base.host, port=base.port, target=f"{path}/detokenize"
@@ -372,7 +376,8 @@ class ListenerConfig(SectionModel):
 
 def load_config(path: str, env: Mapping[str, str]) -> tuple[ListenerConfig, Report]:
     """Read a file. The report holds the warnings; any error raises ConfigError with all of them."""
-    config, report = decode(ListenerConfig, load_file(path, env=env), _checks(env))
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    config, report = decode(ListenerConfig, load_file(path, env=env), checks)
     if config is None:
         raise ConfigError(report)
     return config, report
@@ -382,8 +387,5 @@ def parse_config(
     text: str, *, path: str, env: Mapping[str, str]
 ) -> tuple[ListenerConfig | None, Report]:
     """Like `load_config` for text at hand, without raising: None when there is any error."""
-    return decode(ListenerConfig, load_text(text, path=path, env=env), _checks(env))
-
-
-def _checks(env: Mapping[str, str]) -> tuple[Check[ListenerConfig], ...]:
-    return (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    checks = (*CHECKS, *TRTLLM_CHECKS, *serving_checks(env))
+    return decode(ListenerConfig, load_text(text, path=path, env=env), checks)

@@ -36,7 +36,7 @@ def _some_source(config: ListenerConfig, _view: View) -> Iterator[Finding]:
 
 def _has_endpoint(config: ListenerConfig, view: View) -> Iterator[Finding]:
     for index, source in enumerate(config.sources):
-        if source.polled or source.zmq_endpoint is not None:
+        if source.polled or source.zmq_endpoint is not None or source.discover is not None:
             continue
         if view.sure(_at(index, "engine"), _at(index, "zmq_endpoint")):
             yield Finding(path=_at(index, "zmq_endpoint"), message="is required")
@@ -202,6 +202,21 @@ def _hosts_allowed(config: ListenerConfig, view: View) -> Iterator[Finding]:
                 )
 
 
+def _finder_allowed(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """Who says where events come from must be one who may publish them (decisions C26, C40)."""
+    for index, source in enumerate(config.sources):
+        url = source.discover
+        if url is None or source.polled or is_loopback(url.host):
+            continue
+        sure = view.sure(_at(index, "discover"), _at(index, "allowed_publishers"))
+        if sure and not listed(url.host, source.allowed_publishers):
+            yield Finding(
+                path=_at(index, "discover"),
+                message="its host is not in allowed_publishers",
+                hint=f'add "{url.host}" to allowed_publishers',
+            )
+
+
 def listed(host: str, allowed: tuple[str, ...]) -> bool:
     """Whether a host of an endpoint is in ``allowed_publishers`` by its name or address."""
     if host.lower() in {entry.lower() for entry in allowed}:
@@ -255,6 +270,7 @@ CHECKS: tuple[Check[ListenerConfig], ...] = (
     Check(_ranks_have_ports),
     Check(_mode_fits_host),
     Check(_hosts_allowed),
+    Check(_finder_allowed),
     Check(_bound_to_nobody),
     Check(_retained_fits_chain, (("max_chain_tokens",), ("max_retained_tokens",))),
 )

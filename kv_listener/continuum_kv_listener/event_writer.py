@@ -7,12 +7,17 @@ is there once. The answer's head, its first piece and its end go aiohttp's way.
 """
 
 import asyncio
+import socket
+from contextlib import suppress
 
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http import HttpVersion11
 
 WAITING_BYTES = 64 * 1024
-"""What may wait for one subscriber in this process; the kernel holds some more."""
+"""What may wait for one subscriber in this process."""
+KERNEL_BYTES = 128 * 1024
+"""What the kernel may hold for it (Linux takes twice that). Left alone it grows to megabytes for
+who does not read, and a thousand of those would take the machine's memory."""
 FIRST_LOOK, LAST_LOOK = 0.002, 1.0
 """Seconds between two looks whether a full connection has emptied, growing."""
 
@@ -32,6 +37,11 @@ class EventWriter:
         self._patience = patience
         self._chunked = request.version >= HttpVersion11
         self._begun = False
+        found = request.transport
+        connection = None if found is None else found.get_extra_info("socket")
+        if connection is not None:
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
 
     async def write(self, data: bytes) -> None:
         """Send one piece, then wait until there is room for another."""
@@ -67,3 +77,22 @@ class EventWriter:
         if transport is None or transport.is_closing():
             raise ConnectionResetError("the subscriber has left")
         return transport
+
+
+class SocketWriter:
+    """The same over a WebSocket: each piece is one text message (decisions C32)."""
+
+    def __init__(self, socket: web.WebSocketResponse, *, patience: float) -> None:
+        self._socket = socket
+        self._patience = patience
+
+    async def write(self, data: bytes) -> None:
+        """Send one piece, which is whole text."""
+        async with asyncio.timeout(self._patience):
+            await self._socket.send_frame(data, WSMsgType.TEXT)
+
+    async def end(self, data: bytes) -> None:
+        """Send the last piece and close."""
+        await self.write(data)
+        async with asyncio.timeout(self._patience):
+            await self._socket.close(code=WSCloseCode.GOING_AWAY)

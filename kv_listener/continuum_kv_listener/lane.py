@@ -43,35 +43,16 @@ class Link(Protocol):
 class LaneIntake(Protocol):
     """What follows the engine (``intake.Intake``, ``trtllm_intake.TrtllmIntake``)."""
 
-    @property
-    def connected(self) -> bool: ...
-
-    @property
-    def connections(self) -> int: ...
-
-    @property
-    def down_since(self) -> float | None: ...
-
-    @property
-    def settled(self) -> asyncio.Event: ...
-
-    @property
-    def gaps(self) -> int: ...
-
-    @property
-    def lost(self) -> int: ...
-
-    @property
-    def restarts(self) -> RestartLog: ...
-
-    @property
-    def last_batch_at(self) -> float | None: ...
-
-    @property
-    def verified_at(self) -> float: ...
-
-    @property
-    def replay_failing(self) -> bool: ...
+    connected: bool
+    connections: int
+    down_since: float | None
+    settled: asyncio.Event
+    gaps: int
+    lost: int
+    restarts: RestartLog
+    last_batch_at: float | None
+    verified_at: float
+    replay_failing: bool
 
     @property
     def replay_foreign(self) -> bool: ...

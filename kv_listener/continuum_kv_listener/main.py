@@ -13,12 +13,13 @@ from typing import TextIO
 
 from aiohttp import web
 
-from continuum_kv_listener.assemble import Listener, World
+from continuum_kv_listener.assemble import Listener
 from continuum_kv_listener.config import ListenerConfig
 from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.serve_sse import ServeTimes
 from continuum_kv_listener.server_certificate import CertificateError, ServerCertificate
 from continuum_kv_listener.sources.publisher_acl import UnresolvedPublisher
+from continuum_kv_listener.world import World
 from continuum_shared.config.kinds import ListenAddress
 from continuum_shared.config.report import Report
 from continuum_shared.logs import LogQueue, fields, start_logging

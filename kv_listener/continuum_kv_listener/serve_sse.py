@@ -1,7 +1,8 @@
 """The listener's HTTP side: event streams, health, metrics, the page about the sources.
 
 ============================  ====================================================================
-``GET /events/{backend}``     SSE of one source (``stream``); ``Last-Event-ID`` resumes
+``GET /events/{backend}``     SSE of one source (``stream``); ``Last-Event-ID`` resumes. With
+                              ``Upgrade: websocket`` the same in text messages (C32)
 ``GET /sources``              JSON: each source's state, and what is wrong with it (J4)
 ``GET /health``               200 as soon as the daemon serves; asks for no token
 ``GET /metrics``              Prometheus text
@@ -22,13 +23,14 @@ import orjson
 from aiohttp import web
 
 from continuum_kv_listener.bearer import BearerGate, Refusal
-from continuum_kv_listener.event_writer import EventWriter
+from continuum_kv_listener.event_writer import EventWriter, SocketWriter
 from continuum_kv_listener.listener_metrics import ListenerMetrics, StreamEnd
 from continuum_kv_listener.stream import EventStream, FellBehind, Subscription
 from continuum_shared.kv_event import closing_comment
 from continuum_shared.logs import fields
 from continuum_shared.metrics import CONTENT_TYPE
 from continuum_shared.sse import encode_comment
+from continuum_shared.tasks import Supervisor
 
 log = logging.getLogger("continuum_kv_listener.serve_sse")
 
@@ -37,6 +39,9 @@ MAX_SUBSCRIBERS = 4096
 """Streams open at a time, all sources together; each costs about 20 KiB."""
 RETRY_AFTER = "5"
 """Seconds that a refused subscriber is asked to wait."""
+CLOSE_SECONDS = 2.0
+MAX_FROM_READER = 4096
+"""Bytes of one message from a reader over a WebSocket, who has nothing to say."""
 OPEN_PATH = "/health"
 TELL_REFUSED_SECONDS = 60.0
 """Between two lines about refused tokens: a stranger must not fill the log."""
@@ -57,6 +62,14 @@ class Streamable(Protocol):
     async def settled(self, timeout: float) -> None:
         """Wait until the first snapshot is worth sending, but not beyond ``timeout`` seconds
         after the start."""
+
+
+class Writer(Protocol):
+    """Where the bytes of one stream go."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +108,7 @@ class HttpSide:
         self._access = access or Access()
         self._times = times or ServeTimes()
         self._refused = {reason: families.refused.child(reason) for reason in Refusal}
+        self._readers = Supervisor("web-sockets")
         self._seats = 0
         self._untold = 0
         self._tell_next = 0.0
@@ -157,7 +171,10 @@ class HttpSide:
             answer.headers["Retry-After"] = RETRY_AFTER
             return answer
         with self._seated():
-            return await self._stream(request, source)
+            socket = web.WebSocketResponse(timeout=CLOSE_SECONDS, max_msg_size=MAX_FROM_READER)
+            if socket.can_prepare(request):
+                return await self._web_socket(request, source, socket)
+            return await self._sse(request, source)
 
     @contextmanager
     def _seated(self) -> Iterator[None]:
@@ -168,8 +185,7 @@ class HttpSide:
         finally:
             self._seats -= 1
 
-    async def _stream(self, request: web.Request, source: Streamable) -> web.StreamResponse:
-        stream = source.stream
+    async def _sse(self, request: web.Request, source: Streamable) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream; charset=utf-8",
@@ -178,10 +194,30 @@ class HttpSide:
             }
         )
         await response.prepare(request)
+        writer = EventWriter(request, response, patience=self._times.write)
+        await self._stream(request, source, writer)
+        return response
+
+    async def _web_socket(
+        self, request: web.Request, source: Streamable, socket: web.WebSocketResponse
+    ) -> web.StreamResponse:
+        """The same stream in text messages (decisions C32)."""
+        await socket.prepare(request)
+        writer = SocketWriter(socket, patience=self._times.write)
+        # Answers pings and the close; what the reader says is not looked at.
+        reading = self._readers.spawn("reader", _read_to_the_end(socket))
+        try:
+            await self._stream(request, source, writer)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+        return socket
+
+    async def _stream(self, request: web.Request, source: Streamable, writer: Writer) -> None:
+        stream = source.stream
         await source.settled(self._times.settle)
         with stream.subscribe(request.headers.get("Last-Event-ID")) as subscription:
             try:
-                writer = EventWriter(request, response, patience=self._times.write)
                 subscription.end = await self._pump(writer, subscription)
             except TimeoutError:
                 subscription.end = StreamEnd.STALLED
@@ -199,9 +235,8 @@ class HttpSide:
                         behind=subscription.lag,
                     ),
                 )
-        return response
 
-    async def _pump(self, writer: EventWriter, subscription: Subscription) -> StreamEnd:
+    async def _pump(self, writer: Writer, subscription: Subscription) -> StreamEnd:
         """Send what there is; ends only when the stream is to end, and says why."""
         end: StreamEnd | None = None
         while end is None:
@@ -230,6 +265,11 @@ class HttpSide:
                 return await subscription.news.wait()
         except TimeoutError:
             return False
+
+
+async def _read_to_the_end(socket: web.WebSocketResponse) -> None:
+    async for _ in socket:
+        pass
 
 
 def _json(body: Mapping[str, object], status: int = 200) -> web.Response:

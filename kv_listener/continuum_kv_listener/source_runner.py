@@ -82,7 +82,7 @@ class VitalsReader(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceParts:
     """What the wiring made for one source: one lane, or one a data-parallel rank and their
-    ``merge``."""
+    ``merge``. ``notes`` are warnings that stay."""
 
     name: str
     engine: str
@@ -93,6 +93,7 @@ class SourceParts:
     health: HealthProbe
     vitals: VitalsReader
     metrics: IntakeMetrics
+    notes: tuple[str, ...] = ()
 
 
 class SourceRunner:
@@ -163,6 +164,7 @@ class SourceRunner:
             vouches=all(lane.vouching.holds(now) for lane in parts.lanes),
             starts_unclear=self._starts.unclear,
             drops=drop_counts(parts.lanes),
+            notes=parts.notes,
         )
 
     async def settled(self, timeout: float) -> None:

@@ -65,6 +65,8 @@ class SourceFacts:
     engine_silent: float = 0.0
     vouches: bool = True
     starts_unclear: bool = False
+    unfound: str | None = None
+    notes: tuple[str, ...] = ()
     drops: Mapping[DropReason, int]
 
 
@@ -97,6 +99,8 @@ def row(facts: SourceFacts) -> dict[str, object]:
 
 def warnings(facts: SourceFacts) -> list[str]:
     """What is wrong or likely to be, most basic first."""
+    if facts.unfound is not None:  # nothing else is known of it yet
+        return [f"{facts.link.endpoint} does not tell where events are published: {facts.unfound}"]
     return [text for rule in RULES for text in rule(facts)]
 
 
@@ -173,6 +177,7 @@ def _wrong_peer(facts: SourceFacts) -> Iterator[str]:
 
 def _replay(facts: SourceFacts) -> Iterator[str]:
     order = facts.order
+    yield from facts.notes
     if order.replay_failing:
         yield f"the replay endpoint {order.replay_endpoint} does not answer"
     if order.replay_foreign:

@@ -19,6 +19,7 @@ PUBLISHED_KEYS = (
     "zmq_mode",
     "zmq_replay_endpoint",
     "zmq_topic",
+    "discover",
     "dp_size",
     "engine_url",
     "detokenize_endpoint",

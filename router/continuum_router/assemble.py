@@ -7,8 +7,10 @@ registered as a metric is registered here, once, and handed to the feature that 
 import logging
 import random
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from continuum_router.api.admin import Admin, ReloadAnswer
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
@@ -207,7 +209,9 @@ def check_tls_files(snapshot: Snapshot) -> None:
                 raise TlsFileError(err.key, f"{err.reason} (backend {backend.name})") from None
 
 
-def build_server(runtime: Runtime, state: State) -> EdgeServer:
+def build_server(
+    runtime: Runtime, state: State, reload: Callable[[], Awaitable[ReloadAnswer]]
+) -> EdgeServer:
     """Make the server for clients. Needs the running loop."""
     return make_server(
         runtime,
@@ -217,6 +221,7 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
         homes=state.homes,
         upstream=state.upstream,
         supervisor=state.supervisor,
+        admin=Admin(runtime, state.dispatch.fleet, reload),
     )
 
 

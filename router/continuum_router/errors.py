@@ -318,6 +318,12 @@ _ANTHROPIC_TYPES: Mapping[int, str] = {
 }
 
 
+_REQUEST_ID: Mapping[ErrorForm, str] = {
+    ErrorForm.OPENAI: "x-request-id",
+    ErrorForm.ANTHROPIC: "request-id",
+}
+
+
 def error_form(path: str) -> ErrorForm:
     """The form for a request to this path: Anthropic's under `/v1/messages`, else OpenAI's."""
     anthropic = path == MESSAGES_PATH or path.startswith(MESSAGES_PATH + "/")
@@ -346,18 +352,17 @@ def to_client(
 ) -> tuple[int, dict[str, object], dict[str, str]]:
     """Return status, JSON body and headers of an error in the form that the client reads.
 
-    Anthropic's object has a `type` of its own around the error and takes the request id from a
-    header; what OpenAI's has beside is kept.
+    Both clients show the request id of an error, each from a header of its own. Anthropic's object
+    has a `type` around the error; what OpenAI's has beside is kept.
     """
     status, body = to_openai(err, request_id)
-    headers = dict(err.headers)
+    headers = {**err.headers, _REQUEST_ID[form]: request_id}
     if form is ErrorForm.ANTHROPIC:
         error = body["error"]
         assert isinstance(error, dict)
         other = "invalid_request_error" if status < 500 else "api_error"
         error["type"] = _ANTHROPIC_TYPES.get(status, other)
         body = {"type": "error", "error": error, "request_id": request_id}
-        headers["request-id"] = request_id
     return status, body, headers
 
 

@@ -21,6 +21,7 @@ from continuum_router.kv_index.consumer import (
 )
 from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
 from continuum_router.kv_index.index import KvIndex
+from continuum_router.kv_index.ws_feed import WsFeed
 from continuum_shared.backoff import Backoff
 from continuum_shared.tasks import Supervisor
 
@@ -90,7 +91,9 @@ class EventConsumers:
         return KvEventConsumer(
             EventSource(
                 backend=config.backend_name,
-                feed=SseFeed(self._session, str(config.endpoint), access=access),
+                feed=(WsFeed if config.endpoint.web_socket else SseFeed)(
+                    self._session, str(config.endpoint), access=access
+                ),
                 backoff=source_backoff(None if interval is None else interval / 1000, self._rng),
                 counters=self._metrics.bind(config.backend_name),
             ),

@@ -70,7 +70,9 @@ class Router:
         self.runtime = Runtime(build_snapshot(config, self.state))
         self._file = file
         self.reloader = Reloader(self.runtime, self.state, None if file is None else file.read)
-        self._server = build_server(self.runtime, self.state)
+        self._server = build_server(
+            self.runtime, self.state, lambda: self.reloader.reload(Trigger.ADMIN)
+        )
         self._runner = web.ServerRunner(self._server, shutdown_timeout=STOP_SECONDS)
         self._site: web.BaseSite | None = None
 

@@ -31,6 +31,11 @@ class ReloadReport:
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
+    @property
+    def live(self) -> bool:
+        """True when the candidate is in force."""
+        return self.result is Result.APPLIED
+
     def to_json(self) -> dict[str, object]:
         """The answer of `POST /admin/reload` (decisions J9)."""
         body: dict[str, object] = {

@@ -192,8 +192,15 @@ def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Readin
     lacks `model` or its input, or has one of the fields below in another type. Beside chats and
     completions the model may be absent ("") and the input is the engine's to judge.
     """
-    body = parse_object(raw)
-    model = _model(body, required=endpoint in COMPLETING)
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        body = None
+    if type(body) is not dict:
+        body = parse_object(raw)  # says what is wrong with it, if it is not right after all
+    model = body.get("model")
+    if type(model) is not str or not 0 < len(model) <= MAX_MODEL_LENGTH or not model.isprintable():
+        model = _model(body, required=endpoint in COMPLETING)
     if endpoint is Endpoint.CHAT:
         _check_messages(body)
     elif endpoint is Endpoint.COMPLETIONS:
@@ -201,7 +208,7 @@ def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Readin
     stream = body.get("stream")
     if stream is not None and type(stream) is not bool:
         _wrong_type("stream", "a boolean", stream)
-    salt = client_salt(body)
+    salt = client_salt(body) if "cache_salt" in body or "extra_key" in body else None
     prefix = hash_key = None
     if rules.want_keys:
         key_text = _KEY_TEXTS.get(endpoint, _no_key_text)(body)

@@ -11,9 +11,8 @@ exception, because the key only steers routing and must not be able to refuse a 
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 PrefixKey = NewType("PrefixKey", bytes)
 """32 raw bytes; ``.hex()`` on every wire."""
@@ -34,8 +33,7 @@ class KeyTag(StrEnum):
     FIRST_MESSAGE = "M"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyText:
+class KeyText(NamedTuple):
     """The whole text (uncut) that anchors a request, and where it stood."""
 
     tag: KeyTag
@@ -48,7 +46,7 @@ def cut_utf8(text: str, limit: int) -> bytes:
     Unpaired surrogates (JSON may carry them) become U+FFFD first, decisions A6.
     """
     # A character is at least one byte, so more than `limit` characters can never matter.
-    head = text[:limit]
+    head = text if len(text) <= limit else text[:limit]
     try:
         data = head.encode()
     except UnicodeEncodeError:
@@ -70,10 +68,12 @@ def derive(
     also separate the Tier 1 key (decisions C41). Without one the formula is the source's.
     """
     digest = hashlib.sha256(
-        cut_utf8(model, len(model) * 4)
-        + b"\x00"
-        + key_text.tag.value.encode()
-        + cut_utf8(key_text.text, max_prefix_length)
+        b"%b\x00%b%b"
+        % (
+            cut_utf8(model, len(model) * 4),
+            key_text.tag.encode(),
+            cut_utf8(key_text.text, max_prefix_length),
+        )
     ).digest()
     if salt is not None:
         digest = hashlib.sha256(digest + b"\x00salt\x00" + cut_utf8(salt, 4096)).digest()
@@ -144,11 +144,15 @@ def anthropic_key_text(body: Mapping[str, object]) -> KeyText | None:
 def _messages_key_text(leading: Iterable[str], messages: object) -> KeyText | None:
     system = list(leading)
     first: str | None = None
-    if isinstance(messages, Sequence) and not isinstance(messages, str | bytes | bytearray):
+    if type(messages) is list or (
+        isinstance(messages, Sequence) and not isinstance(messages, str | bytes | bytearray)
+    ):
         for message in messages:
-            if not isinstance(message, Mapping):
+            # The exact type first: to ask an abstract class costs as much as to hash the text.
+            if type(message) is not dict and not isinstance(message, Mapping):
                 break
-            text = content_text(message.get("content"))
+            content = message.get("content")
+            text = content if type(content) is str else content_text(content)
             if message.get("role") not in SYSTEM_ROLES:
                 first = text
                 break

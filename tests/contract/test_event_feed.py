@@ -7,7 +7,8 @@ import pytest
 from aiohttp import web
 
 from continuum_router.kv_index.feeds import FeedError, FeedFault, SseFeed, event_session
-from support.feeds import SseServer, stream
+from continuum_router.kv_index.ws_feed import WsFeed
+from support.feeds import SseServer, over_web_socket, stream
 
 
 class SseTransport:
@@ -27,7 +28,25 @@ async def sse(serve):
         yield SseTransport(server, session)
 
 
-TRANSPORTS = {"sse": sse}
+class WsTransport:
+    """The same server behind a WebSocket: what it would have written comes in text messages."""
+
+    def __init__(self, server, session):
+        url = server.url.replace("http:", "ws:")
+        self.feed = WsFeed(session, url, connect_timeout=5.0, idle_timeout=0.3)
+        self._server = server
+
+    def asked(self):
+        return [headers.get("last-event-id") for headers in self._server.requests]
+
+
+@asynccontextmanager
+async def ws(serve):
+    async with SseServer(over_web_socket(serve)) as server, event_session() as session:
+        yield WsTransport(server, session)
+
+
+TRANSPORTS = {"sse": sse, "ws": ws}
 
 
 @pytest.fixture(params=list(TRANSPORTS))

@@ -198,16 +198,27 @@ async def test_a_stream_that_breaks_is_an_error_and_no_short_answer(fast: bool, 
 
 
 @WAYS
-async def test_a_stream_that_opens_with_an_error_has_its_status(fast: bool) -> None:
-    error = _event("error", error={"type": "overloaded_error", "message": "busy"})
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("overloaded_error", 503),
+        ("rate_limit_error", 429),
+        ("invalid_request_error", 400),
+        ("api_error", 502),
+    ],
+)
+async def test_a_stream_that_opens_with_an_error_has_its_status(
+    fast: bool, kind: str, status: int
+) -> None:
+    error = _event("error", error={"type": kind, "message": "as it is"})
     async with scripted(_streaming(error)) as backend:
-        config = way_config(
-            [backend.url], fast, "retry: {max_attempts: 1}", passthrough_paths=LISTED
-        )
+        once = "retry: {max_attempts: 1}"
+        config = way_config([backend.url], fast, once, passthrough_paths=LISTED)
         async with running(config) as edge, _client(edge) as client:
-            with pytest.raises(anthropic.InternalServerError) as caught:
+            with pytest.raises(anthropic.APIStatusError) as caught:
                 await _create(client, stream=True)
-    assert (caught.value.type, caught.value.api_message) == ("overloaded_error", "busy")
+    found = caught.value
+    assert (found.status_code, found.type, found.api_message) == (status, kind, "as it is")
 
 
 @WAYS

@@ -50,10 +50,10 @@ async def listening(path, **tls: object):
 
 
 @asynccontextmanager
-async def following(daemon: Daemon, token: str = RIGHT, tls: str = CA):
+async def following(daemon: Daemon, token: str = RIGHT, tls: str = CA, scheme: str = "https"):
     """A router whose only event source is that listener."""
     source = (
-        f"backend_name: b1, endpoint: 'https://{daemon.address}/events/b1', "
+        f"backend_name: b1, endpoint: '{scheme}://{daemon.address}/events/b1', "
         f"auth_token: {token}, tls: {{{tls}}}, reconnect_interval_ms: 20"
     )
     more = (
@@ -91,10 +91,11 @@ def said(caplog: pytest.LogCaptureFixture) -> str:
     return repr([vars(record) for record in caplog.records])
 
 
+@pytest.mark.parametrize("scheme", ["https", "wss"])
 @pytest.mark.parametrize("token", [RIGHT, NEXT], ids=["present token", "next token"])
-async def test_records_arrive_over_tls_with_either_token(tmp_path, token, caplog):
+async def test_records_arrive_over_tls_with_either_token(tmp_path, token, scheme, caplog):
     with caplog.at_level(1):
-        async with listening(tmp_path) as daemon, following(daemon, token) as edge:
+        async with listening(tmp_path) as daemon, following(daemon, token, CA, scheme) as edge:
             await until(lambda: connected(edge))
             await publish(daemon, 1)
             await until(lambda: received(edge) == 1)
@@ -102,9 +103,10 @@ async def test_records_arrive_over_tls_with_either_token(tmp_path, token, caplog
     assert "canary" not in said(caplog)
 
 
-async def test_a_wrong_token_is_an_error_of_its_own(tmp_path, caplog):
+@pytest.mark.parametrize("scheme", ["https", "wss"])
+async def test_a_wrong_token_is_an_error_of_its_own(tmp_path, scheme, caplog):
     with caplog.at_level(1):
-        async with listening(tmp_path) as daemon, following(daemon, WRONG) as edge:
+        async with listening(tmp_path) as daemon, following(daemon, WRONG, CA, scheme) as edge:
             await until(lambda: losses(edge, "unauthorized") >= 2)
             assert not connected(edge)
             text = daemon.listener.metrics.exposition().decode()

@@ -348,6 +348,7 @@ async def test_what_is_not_served_is_the_clients_not_found(fast: bool) -> None:
                 known = error.response.headers["x-continuum-request-id"]
                 assert isinstance(error.body, dict)
                 assert (error.type, error.body["request_id"]) == ("invalid_request_error", known)
+                assert error.request_id == known
     assert backend.requests == []
 
 
@@ -415,7 +416,8 @@ async def test_each_error_of_the_router_is_its_exception(fast: bool, name: str) 
     error = caught.value
     assert (error.status_code, error.code) == (status, code)
     assert isinstance(error.body, dict)
-    assert error.body["request_id"] == error.response.headers["x-continuum-request-id"]
+    known = error.response.headers["x-continuum-request-id"]
+    assert (error.body["request_id"], error.request_id) == (known, known)
 
 
 @WAYS

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from continuum_kv_listener.assemble import World
 from continuum_kv_listener.config import parse_config
 from continuum_kv_listener.main import Daemon
+from continuum_kv_listener.world import World
 from continuum_shared.cache_salt import SaltIssuer
 from continuum_shared.prefix_key import chat_key_text, derive
 from support.kv_publisher import Encoding, KvPublisher, batch, free_port, stored

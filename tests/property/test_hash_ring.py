@@ -77,3 +77,23 @@ def test_equal_members_always_leave_room_for_one_more(count, epsilon, loads):
     crowd = Crowd(members, {f"e{i}": load for i, load in enumerate(loads[:count])})
     bound = LoadBound(epsilon=epsilon)
     assert any(not crowd.over(member, bound) for member in members)
+
+
+@given(NAMES, POINTS)
+def test_the_owner_is_where_the_walk_begins(names, points):
+    made = ring(names)
+    for point in points:
+        assert made.owner(point) == next(made.walk(point))
+    assert HashRing([("only", 0.0)], 20).owner(points[0]) is None
+
+
+@given(NAMES, EPSILON, st.data())
+def test_one_pass_finds_the_same_bound_as_a_crowd(names, epsilon, data):
+    members = [backend(name, weight=data.draw(WEIGHTS)) for name in names]
+    loads = {name: data.draw(st.integers(0, 40)) for name in names}
+    bound = LoadBound(epsilon=epsilon, floor=data.draw(st.integers(1, 5)))
+    crowd = Crowd(members, loads)
+    for member in members:
+        below = bound.below(member.name, members, loads)
+        assert below == (None if crowd.over(member, bound) else member)
+    assert bound.below("nobody", members, loads) is None

@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+SOCKET = web.RequestKey("socket", web.WebSocketResponse)
 Step = bytes | Exception | asyncio.Event
 
 
@@ -87,8 +88,41 @@ class SseServer:
         return result
 
 
-async def stream(request: web.Request, *pieces: bytes) -> web.StreamResponse:
+class _TextMessages:
+    """A WebSocket that is written to like an event stream."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self.socket = socket
+
+    async def write(self, data: bytes) -> None:
+        if data:
+            await self.socket.send_str(data.decode())
+
+
+def over_web_socket(serve: Callable[[web.Request], Any]) -> Callable[[web.Request], Any]:
+    """``serve`` for :class:`SseServer`, whose ``stream`` goes into text messages instead."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        socket = web.WebSocketResponse()
+        request[SOCKET] = socket
+        result = await serve(request)
+        if isinstance(result, _TextMessages):
+            await socket.close()
+            return socket
+        assert isinstance(result, web.StreamResponse)
+        return result
+
+    return handle
+
+
+async def stream(request: web.Request, *pieces: bytes) -> Any:
     """Answer with an event stream of these pieces; it ends after the last."""
+    if SOCKET in request:
+        await request[SOCKET].prepare(request)
+        messages = _TextMessages(request[SOCKET])
+        for piece in pieces:
+            await messages.write(piece)
+        return messages
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     for piece in pieces:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import aiohttp
 import yaml
 
-from continuum_kv_listener.assemble import World
 from continuum_kv_listener.config import parse_config
 from continuum_kv_listener.main import Daemon
 from continuum_kv_listener.serve_sse import ServeTimes
+from continuum_kv_listener.world import World
 from continuum_shared.kv_event import KvAction, KvEvent, decode
 from continuum_shared.sse import SseComment, SseParser
 

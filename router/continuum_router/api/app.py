@@ -16,6 +16,7 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 
 from continuum_router.api.access_log import AccessLog
+from continuum_router.api.admin import PREFIX as ADMIN_PREFIX
 from continuum_router.api.chat import Generate
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.edge_protocol import EdgeProtocol
@@ -111,7 +112,7 @@ class EdgeServer(web.Server):
 
 
 def make_routes(
-    runtime: Runtime, metrics: Metrics, homes: ResponseHomes, lines: AccessLog
+    runtime: Runtime, metrics: Metrics, homes: ResponseHomes, lines: AccessLog, admin: Handler
 ) -> RouteTable[Route]:
     """Every path of the edge. Management paths do not exist (decisions J20)."""
     exact: dict[str, dict[str, Route]] = {}
@@ -142,6 +143,8 @@ def make_routes(
     one = OneModel(runtime, below="/v1/models/")
     each = Route(endpoint=EndpointLabel.MODELS, handler=one, api=True)
     below["/v1/models/"] = {"GET": each, "HEAD": each}
+    steer = Route(endpoint=EndpointLabel.ADMIN, handler=admin)
+    below[ADMIN_PREFIX] = {"GET": steer, "POST": steer}
     exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))
     for path, route in {
         "/v1/models": models,
@@ -173,13 +176,14 @@ def make_server(  # noqa: PLR0913  what a server is made of
     homes: ResponseHomes,
     upstream: UpstreamPool,
     supervisor: Supervisor,
+    admin: Handler,
 ) -> EdgeServer:
     """Return the server for a runtime. To be called with the loop running."""
     state = runtime.current.dispatcher.state
     lines = AccessLog(state.wall)
     edge = Edge(
         runtime=runtime,
-        routes=make_routes(runtime, metrics, homes, lines),
+        routes=make_routes(runtime, metrics, homes, lines, admin),
         metrics=edge_metrics,
         active=active,
         lines=lines,

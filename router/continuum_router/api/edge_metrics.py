@@ -30,6 +30,7 @@ class EndpointLabel(StrEnum):
     MODELS = "models"
     HEALTH = "health"
     METRICS = "metrics"
+    ADMIN = "admin"
     OTHER = "other"
 
 

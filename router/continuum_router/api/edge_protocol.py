@@ -83,10 +83,24 @@ class EdgeProtocol(RequestHandler):
                 self._arrived(call, data)
             else:
                 self._hold(data)
-        elif not data:
-            self._parse(data)  # aiohttp asks itself to go on with what it holds
-        elif not (data.startswith(BEGINS) and self._take(data)):
+            return
+        waiter, fast, visitor = self._waiter, self._fast, self._visitor
+        if (
+            fast is not None
+            and visitor is not None
+            and data.startswith(BEGINS)
+            and waiter is not None
+            and not waiter.done()
+            and not (self._messages or self._close or self._force_close)
+            and self._guard.between
+        ):
+            self._call = fast.take(data, visitor)
+            if self._call is not None:
+                return
+        if data:
             self._to_aiohttp(data)
+        else:
+            self._parse(data)  # aiohttp asks itself to go on with what it holds
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -110,22 +124,6 @@ class EdgeProtocol(RequestHandler):
             self._hangup.start(self.transport, self._loop, lambda: self._current_request)
 
     # -- the fast path ----------------------------------------------------------------------
-
-    def _take(self, data: bytes) -> bool:
-        waiter = self._waiter
-        if (
-            waiter is None
-            or waiter.done()
-            or self._messages
-            or self._close
-            or self._force_close
-            or self._fast is None
-            or self._visitor is None
-            or not self._guard.between
-        ):
-            return False
-        self._call = self._fast.take(data, self._visitor)
-        return self._call is not None
 
     def _arrived(self, call: Arriving, data: bytes) -> None:
         off = call.more(data)
@@ -156,7 +154,7 @@ class EdgeProtocol(RequestHandler):
         if self.transport is not None:
             self.transport.abort()
 
-    def call_ended(self, *, close: bool) -> None:
+    def call_ended(self, close: bool) -> None:
         """See Client."""
         self._call = None
         self._last = self._loop.time()

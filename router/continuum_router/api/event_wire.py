@@ -19,7 +19,7 @@ class EventWire:
     """One stream.
 
     `first` tells about the first event. `passing` is True while whole chunks may be passed on as
-    they come, by `chunks`; then `payload` is for what is not so plain. What the methods give is to
+    they come, by `passed`; then `payload` is for what is not so plain. What the methods give is to
     be written to the client, in wire form; it may be empty. `started` is the caller's mark that the
     client has the first of it.
     """
@@ -39,10 +39,9 @@ class EventWire:
         """False when what was relayed so far stops inside an event."""
         return self._whole.between_events
 
-    def chunks(self, data: bytes, size: int) -> bytes:
-        """Take whole chunks that end an event, `size` bytes of payload."""
+    def passed(self, data: bytes, size: int) -> None:
+        """Whole chunks that end an event were passed on, `size` bytes of payload."""
         self._note(data, size, True)
-        return data
 
     def payload(self, data: bytes) -> bytes:
         """Take payload. While the first event is not known, nothing is given."""

@@ -23,27 +23,20 @@ class FastBooks:
     `due` is when its present time limit passes.
     """
 
-    __slots__ = (
-        "_body",
-        "_client",
-        "_closes",
-        "_events",
-        "_head",
-        "_lease",
-        "_memos",
-        "_name",
-        "_peer",
-        "_placed",
-        "_request_id",
-        "_scope",
-        "_started_at",
-        "_tap",
-        "_ttft",
-        "_way",
-        "begun",
-        "due",
-        "told",
-    )
+    # What most requests never change stands here once: to set it each time would cost.
+    _scope: Scope | None = None
+    _events: EventWire | None = None
+    _body: tuple[bytes, ...] = ()
+    _ttft: float | None = None
+    _tap: ResponseIdTap | None = None
+    _closes = False
+    begun = False
+    told = False
+    # These from the choice on.
+    _placed: Placement
+    _name: str
+    _lease: Lease
+    due: float
 
     def __init__(
         self,
@@ -54,10 +47,6 @@ class FastBooks:
         peer: str | None,
         now: float,
     ) -> None:
-        self._placed: Placement  # these from the choice on
-        self._name: str
-        self._lease: Lease
-        self.due: float
         self._way = way
         self._memos = memos
         self._client = client
@@ -65,14 +54,8 @@ class FastBooks:
         self._peer = peer
         self._started_at = now
         self._request_id = way.new_id()
-        self._scope: Scope | None = None
-        self._events: EventWire | None = None
-        self._body: list[bytes] | tuple[bytes, ...] = ()
-        self._ttft: float | None = None
-        self._tap = ResponseIdTap() if head.keeps_id else None
-        self._closes = False
-        self.begun = False
-        self.told = False
+        if head.keeps_id:
+            self._tap = ResponseIdTap()
 
     def scope(self) -> Scope:
         """The request as the general way knows it."""
@@ -115,23 +98,26 @@ class FastBooks:
 
     def _completed(self) -> None:
         """The answer has been sent in full: the connection goes on, unless it was said to close."""
-        way, ticket = self._way, self._lease.ticket
+        way, name, ticket = self._way, self._name, self._lease.ticket
         if ticket is not None and (usage := self._usage()) is not None:
             ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         self._attempt_ended(AttemptResult.OK)
         now = way.clock()
         prefix = self._placed.reading[3]
         if prefix is not None:
-            self._memos.rules.state.served(self._name, prefix, now)
+            self._memos.rules.state.served(name, prefix, now)
         seconds = now - self._started_at
         way.metrics.completed(self._head.label, seconds, self._ttft)
         if self.told:
             way.lines.completed(self._so_far(Ended.COMPLETE), 200, seconds)
-        way.active.leave()
-        self._client.call_ended(close=self._closes)
+        active = way.active
+        active.now -= 1
+        if not active.now:
+            active.none_left()
+        self._client.call_ended(self._closes)
 
     def _left(self, scope: Scope, status: int) -> None:
         """The request has ended otherwise, and the client's connection with it."""
         self._way.edge.account(scope, status)
         self._way.active.leave()
-        self._client.call_ended(close=True)
+        self._client.call_ended(True)

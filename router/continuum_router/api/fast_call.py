@@ -12,10 +12,7 @@ import orjson
 
 from continuum_router.api.event_wire import EventWire
 from continuum_router.api.fast_books import FastBooks
-from continuum_router.api.fast_context import FastContext, SnapshotMemos
 from continuum_router.api.hand_over import HandOver
-from continuum_router.api.header_memo import OrdinaryHead
-from continuum_router.api.plain_sink import Client
 from continuum_router.api.reply_plan import ReplyPlan
 from continuum_router.backends.fleet import AttemptResult
 from continuum_router.errors import AttemptFailure, Stage, to_stream_event
@@ -43,45 +40,21 @@ class FastCall(FastBooks):
     `dispatch` sends it off with its body.
     """
 
-    __slots__ = (
-        "_at",
-        "_connection",
-        "_end",
-        "_facts",
-        "_handed",
-        "_length",
-        "_limit",
-        "_limits",
-        "_plan",
-        "_raw",
-        "_sent_at",
-        "_stage",
-        "wire",
-    )
-
-    def __init__(
-        self,
-        way: FastContext,
-        memos: SnapshotMemos,
-        client: Client,
-        head: OrdinaryHead,
-        peer: str | None,
-        now: float,
-    ) -> None:
-        FastBooks.__init__(self, way, memos, client, head, peer, now)
-        self._raw: bytes  # these from `dispatch` on
-        self._limits: Limits
-        self._at: float
-        self._end: float
-        self._sent_at: float
-        self._facts: HeadFacts  # these from the answer's head on
-        self._length: int | None
-        self._plan: ReplyPlan
-        self._connection: Connection | None = None
-        self._handed: HandOver | None = None
-        self._stage = Stage.SELECTING
-        self._limit = Limit.TOTAL
-        self.wire = False
+    _connection: Connection | None = None
+    _handed: HandOver | None = None
+    _stage = Stage.SELECTING
+    _limit = Limit.TOTAL
+    _slow_client = False
+    wire = False
+    _raw: bytes  # these from `dispatch` on
+    _limits: Limits
+    _at: float
+    _end: float
+    _sent_at: float
+    _head_at: float
+    _facts: HeadFacts  # these from the answer's head on
+    _length: int | None
+    _plan: ReplyPlan
 
     def dispatch(self, raw: bytes, now: float, *, counted: bool = False) -> bool:
         """Send the request off with its body. False: nothing for the fast path, nothing happened.
@@ -103,7 +76,7 @@ class FastCall(FastBooks):
         if self.told and head.cacheable:
             way.lines.started(self.scope())
         if not counted:
-            way.active.enter()
+            way.active.now += 1
         way.sweep.add(self)
         rules = memos.rules
         self._lease = lease = rules.state.fleet.lease(
@@ -128,8 +101,8 @@ class FastCall(FastBooks):
 
     # -- ReplySink --------------------------------------------------------------------------
 
-    def _first_token(self) -> None:
-        self._ttft = self._way.clock() - self._sent_at
+    def _first_token(self, at: float) -> None:
+        self._ttft = at - self._sent_at
         ticket = self._lease.ticket
         if ticket is not None:
             ticket.first_token()
@@ -144,9 +117,9 @@ class FastCall(FastBooks):
         plan = self._head_came(facts, len(body))
         if self._placed.reading[2] or not plan.plain or len(body) > COLLECT_LIMIT:
             self._hand_over_reply((body,) if body else ())
-            return
-        self._first_token()
-        self._answer(body)
+        else:
+            self._first_token(self._head_at)
+            self._answer(body)
 
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         plan = self._head_came(facts, length)
@@ -155,7 +128,7 @@ class FastCall(FastBooks):
                 self._events = EventWire()
                 return
         elif plan.plain and length is not None and length <= COLLECT_LIMIT:
-            self._first_token()
+            self._first_token(self._head_at)
             return
         self._hand_over_reply(())
 
@@ -173,16 +146,22 @@ class FastCall(FastBooks):
             self._hand_over_reply((events.first.take(),))
             return
         if not known and events.first.seen:
-            self._first_token()
+            self._first_token(self._way.clock())
         self.wire = events.passing and (tap is None or tap.found is not None)
         self._relay(out)
         if events.first.seen:
             self._await_chunk()
 
     def on_chunks(self, data: bytes, size: int) -> None:
-        assert self._events is not None
-        self._client.send(self._events.chunks(data, size))
-        self._await_chunk()
+        if self.told:
+            assert self._events is not None
+            self._events.passed(data, size)
+        self._client.send(data)
+        interval = self._limits.chunk_interval
+        if interval and not self._slow_client:
+            due = self._way.clock() + interval
+            if due < self._end:
+                self.due = due
 
     def on_end(self) -> None:
         self._connection = None
@@ -208,12 +187,14 @@ class FastCall(FastBooks):
 
     def pause(self) -> None:
         """The client reads slower than it is written to: nobody but the total limit hurries."""
+        self._slow_client = True
         self._limit_to(Limit.TOTAL, self._end)
         if self._connection is not None:
             self._connection.pause()
 
     def resume(self) -> None:
         """The client has caught up."""
+        self._slow_client = False
         if self._connection is not None:
             self._await_chunk()
             self._connection.resume()
@@ -242,7 +223,7 @@ class FastCall(FastBooks):
     def expire(self, now: float) -> None:  # noqa: ARG002
         """A limit has passed."""
         failure = AttemptFailure(self._stage, self._limit.cause)
-        owes = not self._client.writing_paused
+        owes = not self._slow_client
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -261,9 +242,10 @@ class FastCall(FastBooks):
     def _head_came(self, facts: HeadFacts, length: int | None) -> ReplyPlan:
         self._facts, self._length = facts, length
         self._stage = Stage.STREAMING
-        seconds = self._way.clock() - self._sent_at
-        self._memos.rules.state.fleet.observe_latency(self._name, seconds)
-        self._plan = plan = self._memos.plans.plan(facts)
+        self._head_at = now = self._way.clock()
+        memos = self._memos
+        memos.rules.state.fleet.observe_latency(self._name, now - self._sent_at)
+        self._plan = plan = memos.plans.known.get(facts) or memos.plans.plan(facts)
         return plan
 
     def _limit_to(self, limit: Limit, due: float) -> None:
@@ -273,7 +255,7 @@ class FastCall(FastBooks):
             self._limit, self.due = Limit.TOTAL, self._end
 
     def _await_chunk(self) -> None:
-        if self._client.writing_paused:
+        if self._slow_client:
             return
         interval = self._limits.chunk_interval
         if interval:
@@ -353,7 +335,7 @@ class FastCall(FastBooks):
         scope = self._so_far(ended_by(failure, started=True))
         tell_failure(failure, scope.request_id, scope.outcome)
         scope.outcome.cause = failure.cause
-        if self._client.writing_paused:
+        if self._slow_client:
             self._client.break_off()
         else:
             error = to_stream_event(error_for(failure), scope.request_id)

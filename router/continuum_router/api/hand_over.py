@@ -9,7 +9,7 @@ from continuum_router.api.fast_context import FastContext
 from continuum_router.api.plain_sink import Client, PlainSink
 from continuum_router.api.scope import Scope
 from continuum_router.backends.holding import Holding
-from continuum_router.errors import ClientGone, RouterError, error_form, to_client
+from continuum_router.errors import ClientGone, ErrorForm, RouterError, to_client
 from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest, Endpoint
@@ -99,7 +99,7 @@ class HandOver:
             pass  # nobody is there, or the answer was cut
         finally:
             edge.active.leave()
-            self._client.call_ended(close=close)
+            self._client.call_ended(close)
 
     async def _work(self, begun: Begun | None) -> PlainSink:
         assert self._call is not None
@@ -112,8 +112,7 @@ class HandOver:
         return self._sink
 
     def _refuse(self, err: RouterError) -> PlainSink:
-        form = error_form(self._scope.path)
-        status, body, headers = to_client(err, self._scope.request_id, form)
+        status, body, headers = to_client(err, self._scope.request_id, ErrorForm.OPENAI)
         try:
             self._sink.refuse(status, list(headers.items()), orjson.dumps(body))
         except ClientGone:

@@ -20,6 +20,8 @@ from continuum_router.request import COMPLETING, Endpoint
 
 MAX_HEAD_BYTES = 8 * 1024
 MAX_FIELDS = 64
+MAX_DIGITS = 12
+"""Longest Content-Length."""
 MEMO_ENTRIES = 1024
 MEMO_HEAD_BYTES = 4096
 """Heads above this size are not remembered: the memo stays below 4 MiB of keys."""
@@ -54,10 +56,13 @@ class OrdinaryHead:
 
     `inbound` are the header lines that go on; the three client fields are for the log only.
     `heads` holds the finished head for each backend's name, up to the digits of the Content-Length.
-    `cache_line` is the answer's X-Cache line, if its endpoint has one; answers of one that
-    `keeps_id` are asked for again by their id.
+    `start` and `rest` are the bytes before and behind those digits. `cache_line` is the answer's
+    X-Cache line, if its endpoint has one; answers of one that `keeps_id` are asked for again by
+    their id.
     """
 
+    start: bytes
+    rest: bytes
     endpoint: Endpoint
     inbound: Inbound
     client_id: str | None
@@ -128,7 +133,7 @@ class HeaderMemo:
         found = memo.get(key)
         if found is None:
             self.misses += 1
-            found = read_ordinary(head, trusted=trusted)
+            found = read_ordinary(head, match.span(1), trusted=trusted)
             if found is None:
                 return None
             if remember and len(key) <= MEMO_HEAD_BYTES:
@@ -138,8 +143,10 @@ class HeaderMemo:
         return found, int(match[1])
 
 
-def read_ordinary(head: bytes, *, trusted: bool) -> OrdinaryHead | None:
+def read_ordinary(head: bytes, digits: tuple[int, int], *, trusted: bool) -> OrdinaryHead | None:
     """Read a whole head by the strict rules; None when it is not surely ordinary.
+
+    `digits` are the offsets of the Content-Length's.
 
     Each field name once; one Host of plain characters; one Content-Length; nothing that changes
     the framing, the coding or the connection; no bytes outside printable ASCII.
@@ -166,6 +173,8 @@ def read_ordinary(head: bytes, *, trusted: bool) -> OrdinaryHead | None:
     endpoint = _PATHS[match[1]]
     cacheable = endpoint in COMPLETING
     return OrdinaryHead(
+        start=head[: digits[0]],
+        rest=head[digits[1] :],
         endpoint=endpoint,
         label=EndpointLabel(endpoint.value),
         cacheable=cacheable,

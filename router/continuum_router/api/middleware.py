@@ -75,7 +75,12 @@ class ActiveCount:
     def leave(self) -> None:
         """One less."""
         self.now -= 1
-        if self._none is not None and self.now == 0:
+        if self.now == 0:
+            self.none_left()
+
+    def none_left(self) -> None:
+        """To be called by whoever has led `now` to 0 by hand."""
+        if self._none is not None:
             self._none.set()
 
     def __enter__(self) -> None:

@@ -33,7 +33,7 @@ class ClientWire(Protocol):
 class Client(ClientWire, Protocol):
     """The connection that a request of the fast path came in on."""
 
-    def call_ended(self, *, close: bool) -> None:
+    def call_ended(self, close: bool) -> None:
         """The call is over; `close`: the connection ends with it."""
 
     def give_back(self, data: bytes) -> None:

@@ -30,23 +30,25 @@ _ODD = ReplyPlan(plain=False, events=False, head=b"")
 class ReplyPlans:
     """The plans under one configuration. `retryable` are the statuses that may be tried again."""
 
-    __slots__ = ("_memo", "_retryable", "_routes")
+    __slots__ = ("_retryable", "_routes", "known")
+
+    # `known` may be looked into; what is not there `plan` makes.
 
     def __init__(self, retryable: Collection[int]) -> None:
         self._retryable = retryable
-        self._memo: dict[HeadFacts, ReplyPlan] = {}
+        self.known: dict[HeadFacts, ReplyPlan] = {}
         self._routes: dict[tuple[str, str], bytes] = {}
 
     def __len__(self) -> int:
-        return len(self._memo)
+        return len(self.known)
 
     def plan(self, facts: HeadFacts) -> ReplyPlan:
         """The plan for an answer with this head."""
-        plan = self._memo.get(facts)
+        plan = self.known.get(facts)
         if plan is None:
-            if len(self._memo) >= MEMO_ENTRIES:
-                self._memo.clear()
-            plan = self._memo[facts] = self._make(facts)
+            if len(self.known) >= MEMO_ENTRIES:
+                self.known.clear()
+            plan = self.known[facts] = self._make(facts)
         return plan
 
     def route_lines(self, choice: Choice) -> bytes:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from continuum_router.config.admin import admin_findings
 from continuum_router.config.backends import SALTED_TYPES
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig, ScoringMode
 from continuum_router.config.routing import StrategyName
@@ -275,6 +276,7 @@ def _client_key_has_a_certificate(config: Config, _view: View) -> Iterator[Findi
 
 
 CHECKS: tuple[Check[Config], ...] = (
+    Check(admin_findings),
     Check(_some_backend, (("backends",),)),
     Check(_backend_names_unique),
     Check(_source_backends_known, (_NAMES,)),

@@ -9,13 +9,13 @@ from pydantic import Field, field_validator
 from continuum_router.config.backends import TlsConfig
 from continuum_shared.config.bad_value import BadValue
 from continuum_shared.config.kinds import (
-    HttpEndpoint,
     Int,
     Name,
     Number,
     Reload,
     Secret,
     SectionModel,
+    StreamEndpoint,
     choice,
     not_yet,
 )
@@ -107,8 +107,8 @@ class EventSourceConfig(SectionModel):
     }
 
     backend_name: Name = Field(description="The backend whose cache the stream describes.")
-    endpoint: HttpEndpoint = Field(
-        description="The listener's stream, `http://HOST:7817/events/NAME` (http or https)."
+    endpoint: StreamEndpoint = Field(
+        description="The listener's stream, `http://HOST:7817/events/NAME` (http, https, ws, wss)."
     )
     reconnect_interval_ms: Int | None = Field(
         None,
@@ -130,13 +130,6 @@ class EventSourceConfig(SectionModel):
         text = "" if value is None else value.reveal()
         if not (text.isascii() and text.isprintable()) or " " in text:
             raise BadValue("must be printable ASCII without blanks")
-        return value
-
-    @field_validator("endpoint", mode="before")
-    @classmethod
-    def _no_web_socket_yet(cls, value: object) -> object:
-        if isinstance(value, str) and value.lower().startswith(("ws://", "wss://")):
-            raise BadValue("ws:// and wss:// are not in this version", "use http:// or https://")
         return value
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from continuum_router.config.admin import AdminConfig
 from continuum_router.config.backends import BackendConfig
 from continuum_router.config.checks import CHECKS
 from continuum_router.config.fallbacks import Fallbacks
@@ -30,7 +31,6 @@ class Config(SectionModel):
 
     later: ClassVar[Mapping[str, str]] = not_yet(
         "access",
-        "admin",
         "auth",
         "control_plane",
         "dynamo",
@@ -59,6 +59,7 @@ class Config(SectionModel):
         description="Models to try, in order, when a model's backends have failed or it has none: "
         "`{model: [model, ...]}`.",
     )
+    admin: AdminConfig = Field(default_factory=AdminConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
 
 

@@ -18,7 +18,7 @@ def _sources_are_reached_safely(config: Config, view: View) -> Iterator[Finding]
         base: Path = ("kv_cache_index", "event_sources", index)
         if not view.sure((*base, "endpoint"), (*base, "tls"), (*base, "auth_token")):
             continue
-        secure, tls = source.endpoint.scheme == "https", source.tls
+        secure, tls = source.endpoint.tls, source.tls
         if tls.client_key is not None and tls.client_cert is None:
             yield Finding(
                 path=(*base, "tls", "client_key"),
@@ -35,14 +35,14 @@ def _sources_are_reached_safely(config: Config, view: View) -> Iterator[Finding]
         if tls != type(tls)() and not secure:
             yield Finding(
                 path=(*base, "tls"),
-                message="has no effect: the endpoint is not https",
+                message="has no effect: the endpoint is neither https nor wss",
                 severity=Severity.WARNING,
             )
         if source.auth_token is not None and not secure and not is_loopback(source.endpoint.host):
             yield Finding(
                 path=(*base, "auth_token"),
-                message="travels in the clear: the endpoint is not https",
-                hint="give the listener a certificate (its tls section) and write https://",
+                message="travels in the clear: the endpoint is neither https nor wss",
+                hint="give the listener a certificate (its tls section) and write https:// or wss://",
                 severity=Severity.WARNING,
             )
 

@@ -1,14 +1,14 @@
 """Where the bytes of one backend's event stream come from.
 
-The consumer sees an :class:`EventFeed`; the pull form over HTTP is :class:`SseFeed`, the push form
-(event bus) comes from elsewhere and fits by shape. Whatever goes wrong in the transport leaves here
-as a :class:`FeedError` with a closed reason.
+The consumer sees an :class:`EventFeed`; the pull form over HTTP is :class:`SseFeed`, over a
+WebSocket ``ws_feed``, the push form (event bus) comes from elsewhere and fits by shape. Whatever
+goes wrong in the transport leaves here as a :class:`FeedError` with a closed reason.
 """
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -107,21 +107,63 @@ class EventFeed(Protocol):
         """Whether somebody accepts connections there now. Never raises, asks for nothing."""
 
 
+class _Redirected(Exception):
+    """The peer sent us elsewhere; ``status`` is how."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+async def _refuse_redirects(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """An event source is a place that the operator named, and the token is for it alone."""
+    response = await handler(request)
+    if response.status in (301, 302, 303, 307, 308):
+        response.close()
+        raise _Redirected(response.status)
+    return response
+
+
 def event_session() -> aiohttp.ClientSession:
-    """A session for long-lived streams: no limit of connections, no cookies, no proxy variables.
+    """A session for long-lived streams: no limit of connections, no cookies, no proxy variables,
+    no redirects.
 
     Make it inside a running event loop; the maker closes it.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar()
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        middlewares=(_refuse_redirects,),
     )
 
 
-class SseFeed:
-    """``GET endpoint`` of a listener.
+@contextmanager
+def failures() -> Iterator[None]:
+    """What goes wrong inside leaves as a :class:`FeedError`."""
+    try:
+        yield
+    except TimeoutError:
+        raise FeedError(FeedFault.TIMEOUT) from None
+    except (_Redirected, aiohttp.WSServerHandshakeError) as error:
+        raise refused(error.status) from None
+    except (aiohttp.ClientSSLError, ssl.SSLError) as error:
+        # With TLS 1.3 a server says only after the handshake that it wants another certificate.
+        raise FeedError(FeedFault.TLS, detail=_tls_word(error)) from None
+    except aiohttp.ClientConnectorError:
+        raise FeedError(FeedFault.CONNECT) from None
+    except (aiohttp.ClientError, OSError):
+        raise FeedError(FeedFault.CUT) from None
 
-    The session is handed in and stays open; redirects are failures, since an event source is a
-    place that the operator named (and the token is for it alone). Times are in seconds;
+
+def refused(status: int) -> FeedError:
+    """The failure that an answer with another status than the wanted one is."""
+    return FeedError(_STATUS_FAULTS.get(status, FeedFault.STATUS), status)
+
+
+class HttpFeed:
+    """What the two pull forms share. The session is handed in and stays open. Times are in seconds;
     ``idle_timeout`` bounds the silence.
     """
 
@@ -134,36 +176,31 @@ class SseFeed:
         connect_timeout: float = CONNECT_TIMEOUT,
         idle_timeout: float = IDLE_TIMEOUT,
     ) -> None:
-        self._session = session
-        self._endpoint = endpoint
-        self._access = access
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, connect=connect_timeout, sock_read=idle_timeout
-        )
+        self.session = session
+        self.endpoint = endpoint
+        self.access = access
+        self.connect_timeout = connect_timeout
+        self.idle_timeout = idle_timeout
 
-    @asynccontextmanager
-    async def open(self, last_event_id: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """See :class:`EventFeed`."""
+    def headers(self, last_event_id: str | None) -> dict[str, str]:
+        """What is sent to the listener."""
         headers = dict(_HEADERS)
-        if self._access.token is not None:
-            headers["Authorization"] = f"Bearer {self._access.token.reveal()}"
+        if self.access.token is not None:
+            headers["Authorization"] = f"Bearer {self.access.token.reveal()}"
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
-        response = await self._get(headers)
+        return headers
+
+    def tls(self) -> ssl.SSLContext | bool:
+        """The context of the next connection; True is aiohttp's own."""
         try:
-            if response.status != 200:
-                fault = _STATUS_FAULTS.get(response.status, FeedFault.STATUS)
-                raise FeedError(fault, response.status)
-            if response.content_type != "text/event-stream":
-                raise FeedError(FeedFault.CONTENT_TYPE)
-            async with aclosing(_pieces(response.content)) as pieces:
-                yield pieces
-        finally:
-            response.close()
+            return True if self.access.tls is None else self.access.tls()
+        except TlsFiles as error:
+            raise FeedError(FeedFault.TLS, detail=str(error)) from None
 
     async def reachable(self) -> bool:
         """See :class:`EventFeed`: a bare TCP connection, closed at once."""
-        url = URL(self._endpoint)
+        url = URL(self.endpoint)
         try:
             async with asyncio.timeout(REACH_TIMEOUT):
                 _, writer = await asyncio.open_connection(url.host, url.port)
@@ -173,28 +210,37 @@ class SseFeed:
             return False
         return True
 
+
+class SseFeed(HttpFeed):
+    """``GET endpoint`` of a listener."""
+
+    @asynccontextmanager
+    async def open(self, last_event_id: str | None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """See :class:`EventFeed`."""
+        response = await self._get(self.headers(last_event_id))
+        try:
+            if response.status != 200:
+                raise refused(response.status)
+            if response.content_type != "text/event-stream":
+                raise FeedError(FeedFault.CONTENT_TYPE)
+            async with aclosing(_pieces(response.content)) as pieces:
+                yield pieces
+        finally:
+            response.close()
+
     async def _get(self, headers: dict[str, str]) -> aiohttp.ClientResponse:
-        try:
-            context = True if self._access.tls is None else self._access.tls()
-        except TlsFiles as error:
-            raise FeedError(FeedFault.TLS, detail=str(error)) from None
-        try:
-            return await self._session.get(
-                self._endpoint,
+        timeout = aiohttp.ClientTimeout(
+            total=None, connect=self.connect_timeout, sock_read=self.idle_timeout
+        )
+        context = self.tls()
+        with failures():
+            return await self.session.get(
+                self.endpoint,
                 headers=headers,
-                allow_redirects=False,
-                timeout=self._timeout,
+                timeout=timeout,
                 ssl=context,
-                server_hostname=self._access.server_name,
+                server_hostname=self.access.server_name,
             )
-        except TimeoutError:
-            raise FeedError(FeedFault.TIMEOUT) from None
-        except (aiohttp.ClientSSLError, ssl.SSLError) as error:
-            raise FeedError(FeedFault.TLS, detail=_tls_word(error)) from None
-        except aiohttp.ClientConnectorError:
-            raise FeedError(FeedFault.CONNECT) from None
-        except (aiohttp.ClientError, OSError):
-            raise FeedError(FeedFault.CUT) from None
 
 
 def _tls_word(error: aiohttp.ClientSSLError | ssl.SSLError) -> str:
@@ -208,13 +254,9 @@ def _tls_word(error: aiohttp.ClientSSLError | ssl.SSLError) -> str:
 
 async def _pieces(content: aiohttp.StreamReader) -> AsyncGenerator[bytes, None]:
     """Pieces as they arrive. The reader's own limit stops the peer while we are behind."""
-    try:
-        while piece := await content.readany():
-            yield piece
-    except TimeoutError:
-        raise FeedError(FeedFault.TIMEOUT) from None
-    except ssl.SSLError as error:
-        # With TLS 1.3 a server says only after the handshake that it wants another certificate.
-        raise FeedError(FeedFault.TLS, detail=_tls_word(error)) from None
-    except (aiohttp.ClientError, OSError):
-        raise FeedError(FeedFault.CUT) from None
+    while True:
+        with failures():
+            piece = await content.readany()
+        if not piece:
+            return
+        yield piece

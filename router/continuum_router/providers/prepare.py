@@ -147,6 +147,8 @@ class Preparer:
         self._texts = {backend.name: _BackendText.of(backend) for backend in backends}
         self._rewrites = rewrite_response_model
         self._salts = salts
+        self.stamps = salts is not None
+        """Whether bodies get a salt."""
 
     def prepare(
         self, endpoint: Endpoint, body: bytes, inbound: Inbound, backend: Backend
@@ -190,11 +192,6 @@ class Preparer:
         path = request.path or request.endpoint.path
         head = self._head(request.method, path, framing, inbound, backend)
         return UpstreamRequest(method=request.method, head=head, body=body, tail=tail)
-
-    @property
-    def stamps(self) -> bool:
-        """True when bodies get a salt."""
-        return self._salts is not None
 
     def salted(self, body: bytes, request: ChatRequest, backend: Backend) -> bytes:
         """`body` with this backend's salt, or as it is (decisions C24)."""

@@ -55,6 +55,13 @@ class HashRing:
         """Number of points."""
         return len(self._points)
 
+    def owner(self, point: int) -> str | None:
+        """The member that owns ``point``; None on an empty ring."""
+        owners = self._owners
+        if not owners:
+            return None
+        return self._names[owners[bisect_right(self._points, point) % len(owners)]]
+
     def walk(self, point: int) -> Iterator[str]:
         """Each member once, clockwise from the owner of ``point``."""
         owners, names = self._owners, self._names

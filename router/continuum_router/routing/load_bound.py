@@ -25,6 +25,23 @@ class LoadBound:
         # Without the allowance 1.1 * 50, which is 55.00000000000001, would round up to 56.
         return max(1, math.ceil((1 + self.epsilon) * (total + 1) * share - _ROUNDING))
 
+    def below(
+        self, name: str, members: Iterable[Backend], loads: Mapping[str, int]
+    ) -> Backend | None:
+        """The member of this name, if one more request does not lead it past its bound."""
+        found: Backend | None = None
+        total, weights, count = 0, 0.0, 0
+        for member in members:
+            total += loads.get(member.name, 0)
+            weights += member.weight
+            count += 1
+            if member.name == name:
+                found = member
+        if found is None:
+            return None
+        share = found.weight / weights if weights > 0 else 1 / count
+        return None if self.over(loads.get(name, 0), total, share) else found
+
     def over(self, load: int, total: int, share: float) -> bool:
         """Whether one more request would lead a backend with ``load`` in flight past its bound."""
         return load >= self.floor and load + 1 > self.cap(total, share)

@@ -45,9 +45,9 @@ class PrefixOutcome(StrEnum):
     FALLBACK = Rule.FALLBACK.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Choice:
-    """Who serves, and why.
+    """Who serves, and why. Read-only, see :class:`Ask`.
 
     ``tier``, ``score`` and ``held`` (tokens) are given exactly when ``rule`` is ``kv_aware``.
     ``scored`` says whether the KV scorer ran for this selection, whoever won. ``ticket`` goes with

@@ -40,9 +40,10 @@ class Rule(StrEnum):
         return self is Rule.PREFIX_HASH or self is Rule.OVERFLOW
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Ask:
-    """What a selection needs to know of one request.
+    """What a selection needs to know of one request. Read-only; not frozen, because that costs as
+    much as the choice, once a request.
 
     ``prefix`` is the key that Tier 1 hashes (``None``: none). ``ring_members`` are the configured
     backends of the model, ``candidates`` those of them that may be used now, both in configuration
@@ -63,9 +64,9 @@ class Ask:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Pick:
-    """A strategy's answer."""
+    """A strategy's answer. Read-only, see :class:`Ask`."""
 
     backend: Backend
     rule: Rule
@@ -119,8 +120,11 @@ class PrefixAwareHash:
         """
         if not ask.candidates:
             return None
-        usable = {backend.name: backend for backend in ask.candidates}
         ring = self._rings.ring(ask.ring_members)
+        backend = self._unhindered(ask, ring)
+        if backend is not None:
+            return Pick(backend=backend, rule=Rule.PREFIX_HASH)
+        usable = {backend.name: backend for backend in ask.candidates}
         if ask.prefix is None:
             for name in ring.walk(text_point(ask.model)):
                 if name in usable:
@@ -138,6 +142,13 @@ class PrefixAwareHash:
             owner = owner or backend
         # No candidate is on the ring only when all that are left have weight 0.
         return Pick(backend=owner or ask.candidates[0], rule=Rule.PREFIX_HASH)
+
+    def _unhindered(self, ask: Ask, ring: HashRing) -> Backend | None:
+        """The owner in the ordinary case: everybody is fit, and it is below its bound. One pass."""
+        if ask.prefix is None or ask.candidates is not ask.ring_members:
+            return None
+        first = ring.owner(int.from_bytes(ask.prefix[:8], "big"))  # key_point
+        return None if first is None else self._bound.below(first, ask.candidates, ask.loads)
 
 
 class RingCache:

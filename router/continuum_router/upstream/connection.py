@@ -25,6 +25,7 @@ from continuum_router.upstream.body_framing import (
 )
 from continuum_router.upstream.response_head import (
     MAX_HEAD_BYTES,
+    NO_BODY,
     HeadError,
     HeadFacts,
     HeadReader,
@@ -33,8 +34,6 @@ from continuum_router.upstream.response_head import (
 
 JOIN_LIMIT = 64 * 1024
 """Request bodies up to this size go out in one write with their head."""
-
-_NO_BODY = frozenset({204, 304})
 
 
 class ReplySink(Protocol):
@@ -87,6 +86,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_began",
         "_buffer",
+        "_clear",
         "_facts",
         "_framing",
         "_head_only",
@@ -127,6 +127,7 @@ class Connection(asyncio.Protocol):
         self._interim = 0
         self._began = False
         self._head_only = False
+        self._clear = False  # between two chunks of the body
 
     # -- for the owner and the sink ---------------------------------------------------------
 
@@ -243,11 +244,14 @@ class Connection(asyncio.Protocol):
                 self._on_room()
 
     def data_received(self, data: bytes) -> None:
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             self._close()  # bytes that belong to no call
         elif self._framing is None:
             self._began = True
             self._read_head(self._buffer + data if self._buffer else data)
+        elif self._clear and sink.wire and (size := whole_event_chunks(data)):
+            sink.on_chunks(data, size)
         else:
             self._read_body(data)
 
@@ -286,6 +290,9 @@ class Connection(asyncio.Protocol):
                 self._buffer = data
                 return
             facts, length, used = read
+            if facts.has_body and not self._head_only and length == len(data) - used:
+                self._whole(facts, data[used:])
+                return
             if not is_interim(facts.status):
                 break
             self._interim += used
@@ -300,13 +307,10 @@ class Connection(asyncio.Protocol):
         if facts.status == 101:
             self._fail(Cause.BAD_HEAD)
             return
-        if self._head_only or facts.status in _NO_BODY:
+        if self._head_only or facts.status in NO_BODY:
             length = 0
         elif facts.chunked:
             length = None
-        if length == len(rest):
-            self._whole(facts, rest)
-            return
         self._facts = facts
         self._stage = Stage.STREAMING
         if length is not None:
@@ -326,11 +330,6 @@ class Connection(asyncio.Protocol):
         framing = self._framing
         if sink is None or framing is None:
             return
-        if sink.wire and framing.between_chunks:
-            size = whole_event_chunks(data)
-            if size:
-                sink.on_chunks(data, size)
-                return
         pieces: list[bytes] = []
         broken = False
         try:
@@ -342,6 +341,7 @@ class Connection(asyncio.Protocol):
             sink.on_body(pieces[0] if len(pieces) == 1 else b"".join(pieces))
             if self._sink is None:
                 return
+        self._clear = framing.between_chunks
         if broken:
             self._fail(Cause.BAD_FRAMING)
         elif framing.done:

@@ -21,6 +21,18 @@ LONG_EVENT = 64 * 1024
 DEFAULT_ERROR_STATUS = 502
 """Status of an error event that names none."""
 
+_TYPE_STATUS: Mapping[str, int] = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "overloaded_error": 503,
+    "timeout_error": 504,
+}
+"""What the types of error objects stand for that name no status; Anthropic's never do."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventError:
@@ -101,7 +113,7 @@ def _error_of(event: SseEvent) -> EventError | None:
 
 
 def _status_of(value: Mapping[str, object]) -> int:
-    """The HTTP status in an error object: engines put it into `code`, others into `status`."""
+    """The HTTP status in an error object: in `code` with engines, in `status`, behind its type."""
     error = value["error"]
     for holder in (error, value):
         if isinstance(holder, Mapping):
@@ -109,4 +121,6 @@ def _status_of(value: Mapping[str, object]) -> int:
                 status = holder.get(name)
                 if type(status) is int and 400 <= status <= 599:
                     return status
-    return DEFAULT_ERROR_STATUS
+    kind = error.get("type") if isinstance(error, Mapping) else None
+    known = _TYPE_STATUS.get(kind) if isinstance(kind, str) else None
+    return known or DEFAULT_ERROR_STATUS

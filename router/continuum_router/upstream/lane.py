@@ -171,8 +171,11 @@ class Lane:
         connection.idle_until = self._clock() + limit
         if self._retired or len(self.conns) > self.cap:
             connection.abort()
-        else:
+        elif self._waiters:
             self._hand_on(connection)
+        else:
+            self.idle.append(connection)
+            self._on_idle()
 
     def lost(self, connection: Connection) -> None:
         self.conns.discard(connection)

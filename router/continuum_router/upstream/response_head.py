@@ -21,6 +21,10 @@ MAX_HEAD_BYTES = 64 * 1024
 """Largest head, interim ones before it included."""
 
 MAX_HEADERS = 256
+MAX_DIGITS = 18
+NO_BODY = frozenset({204, 304})
+"""Statuses whose answers never have a body."""
+
 MEMO_ENTRIES = 512
 MEMO_HEAD_BYTES = 4096
 """Heads above this size are not remembered: the memo stays below 2 MiB of keys."""
@@ -70,6 +74,7 @@ class HeadFacts:
     The same ordinary head gives the same object again, so that users may remember what they derived
     from it. `headers` are the end-to-end fields in wire order, ISO-8859-1. `keep` says that the
     connection may be used again after the body; `keep_for` is the peer's own idle limit in seconds.
+    `has_body`: a body of the announced length follows, unless the request was a HEAD.
     """
 
     status: int
@@ -78,15 +83,18 @@ class HeadFacts:
     chunked: bool
     keep: bool
     keep_for: float | None
+    has_body: bool = True
 
 
 class HeadReader:
     """Reads heads for all connections of a pool; holds the memo."""
 
-    __slots__ = ("_memo",)
+    __slots__ = ("_last", "_memo")
 
     def __init__(self) -> None:
         self._memo: dict[bytes, HeadFacts] = {}
+        # The last remembered head: before its length, behind it, facts. Most are like the last one.
+        self._last: tuple[bytes, bytes, HeadFacts] | None = None
 
     def read(self, data: bytes) -> tuple[HeadFacts, int | None, int] | None:
         """Read the head at the start of `data`; None when it has not ended yet.
@@ -94,6 +102,12 @@ class HeadReader:
         Gives the facts, the announced length if there is one, and how many bytes the head took.
         Raises HeadError. A 1xx answer is returned like any other: the caller skips it.
         """
+        last = self._last
+        if last is not None and data.startswith(last[0]):
+            start = len(last[0])
+            stop = data.find(b"\r\n", start, start + MAX_DIGITS + 2)
+            if stop > start and data.startswith(last[1], stop) and data[start:stop].isdigit():
+                return last[2], int(data[start:stop]), stop + len(last[1])
         end = data.find(b"\r\n\r\n") + 4
         if end < 4:
             return self._read_odd(data)
@@ -121,6 +135,8 @@ class HeadReader:
                 ordinary=True,
             )
             self._remember(key, facts)
+        elif match is not None:
+            self._last = head[: match.start(1)], head[match.end(1) :], facts
         return facts, length, end
 
     def _remember(self, key: bytes, facts: HeadFacts) -> None:
@@ -216,6 +232,7 @@ def _facts(
         chunked=bool(codings),
         keep=ordinary and _stays_open(http11, options, chunked=bool(codings)),
         keep_for=_keep_for(value for name, value in pairs if name.lower() == "keep-alive"),
+        has_body=status >= 200 and status not in NO_BODY and not codings,
     )
     return facts, length
 

@@ -20,7 +20,8 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}\.?$){_LABEL}(?:\.{_LABEL})*\.?")
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
+_HTTP = ("http", "https")
 _MAX_LENGTH = 2048
 
 
@@ -65,6 +66,7 @@ class HttpEndpoint(_ParsedText):
 
     kind: ClassVar[str] = "an http:// or https:// URL"
     example: ClassVar[str] = "http://10.0.0.5:8000/path"
+    schemes: ClassVar[tuple[str, ...]] = _HTTP
 
     scheme: str
     host: str
@@ -73,14 +75,14 @@ class HttpEndpoint(_ParsedText):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        parts = _split_url(text, cls)
+        parts = _split_url(text, cls, cls.schemes)
         return cls(
             scheme=parts.scheme, host=_host(parts), port=_port(parts), target=parts.path or "/"
         )
 
     @property
     def tls(self) -> bool:
-        return self.scheme == "https"
+        return self.scheme in ("https", "wss")
 
     @property
     def authority(self) -> str:
@@ -94,6 +96,19 @@ class HttpEndpoint(_ParsedText):
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.target}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamEndpoint(HttpEndpoint):
+    """An event stream: over http or a WebSocket (decisions C32)."""
+
+    kind: ClassVar[str] = "an http://, https://, ws:// or wss:// URL"
+    example: ClassVar[str] = "http://10.0.0.5:7817/events/vllm-1"
+    schemes: ClassVar[tuple[str, ...]] = (*_HTTP, "ws", "wss")
+
+    @property
+    def web_socket(self) -> bool:
+        return self.scheme in ("ws", "wss")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +257,7 @@ def is_host_name(text: str) -> bool:
     return bool(_HOST_NAME.fullmatch(text))
 
 
-def _split_url(text: str, kind: type[_ParsedText]) -> SplitResult:
+def _split_url(text: str, kind: type[_ParsedText], schemes: tuple[str, ...] = _HTTP) -> SplitResult:
     hint = f'such as "{kind.example}"'
     if len(text) > _MAX_LENGTH:
         raise BadValue(f"is longer than {_MAX_LENGTH} characters", hint)
@@ -252,7 +267,7 @@ def _split_url(text: str, kind: type[_ParsedText]) -> SplitResult:
         parts = urlsplit(text)
     except ValueError:
         raise BadValue(f"must be {kind.kind}", hint) from None
-    if parts.scheme not in _DEFAULT_PORTS or not text.lower().startswith(f"{parts.scheme}://"):
+    if parts.scheme not in schemes or not text.lower().startswith(f"{parts.scheme}://"):
         raise BadValue(f"must be {kind.kind}", hint)
     if "@" in parts.netloc:
         raise BadValue("carries a user name or password", kind.no_credentials)

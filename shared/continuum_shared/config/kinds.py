@@ -28,6 +28,7 @@ from continuum_shared.config.addresses import (
     HttpEndpoint,
     ListenAddress,
     Network,
+    StreamEndpoint,
     ZmqEndpoint,
     parse_network,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "Reload",
     "Secret",
     "SectionModel",
+    "StreamEndpoint",
     "Text",
     "ZmqEndpoint",
     "choice",

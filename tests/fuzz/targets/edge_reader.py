@@ -243,6 +243,6 @@ TARGET = Target(
     seeds=(*WIRE_SEEDS, *_ORDINARY),
     tokens=(*WIRE_TOKENS, *_BY_BODY, *(f"{line}\r\n".encode() for line in _CLIENT)),
     watched=("continuum_router.api", "continuum_router.providers.prepare"),
-    smoke=500,
+    smoke=1200,
     max_size=2048,
 )

@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from continuum_kv_listener.assemble import Listener, World, engine_endpoints, prompt_format
+from continuum_kv_listener.assemble import Listener, engine_endpoints, prompt_format
 from continuum_kv_listener.config import ListenerConfig, PromptFormatConfig, parse_config
 from continuum_kv_listener.families import CustomMarkers, Family
 from continuum_kv_listener.sources.publisher_acl import UnresolvedPublisher
+from continuum_kv_listener.world import World
 from support.kv_publisher import free_port
 
 FILE = """

@@ -1,12 +1,19 @@
 """Shared bytes reach the transport as they are; a full connection is waited for, not for ever."""
 
 import asyncio
+import socket
 from dataclasses import dataclass, field
 
 import pytest
+from aiohttp import WSCloseCode, WSMsgType
 from aiohttp.http import HttpVersion10, HttpVersion11
 
-from continuum_kv_listener.event_writer import WAITING_BYTES, EventWriter
+from continuum_kv_listener.event_writer import (
+    KERNEL_BYTES,
+    WAITING_BYTES,
+    EventWriter,
+    SocketWriter,
+)
 
 
 @dataclass
@@ -16,6 +23,7 @@ class Pipe:
     pieces: list[bytes] = field(default_factory=list)
     waiting: int = 0
     closing: bool = False
+    socket: object = None
 
     def writelines(self, pieces) -> None:
         self.pieces.extend(pieces)
@@ -25,6 +33,9 @@ class Pipe:
 
     def get_write_buffer_size(self) -> int:
         return self.waiting
+
+    def get_extra_info(self, name):
+        return self.socket if name == "socket" else None
 
     def is_closing(self) -> bool:
         return self.closing
@@ -104,3 +115,32 @@ async def test_a_client_that_is_gone(gone):
     await made.write(b"greeting")
     with pytest.raises(ConnectionResetError):
         await made.write(b"data")
+
+
+def test_the_kernel_may_not_hold_megabytes():
+    with socket.socket() as connection:
+        writer(Pipe(socket=connection))
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) <= 2 * KERNEL_BYTES
+
+
+class Socket:
+    """What a WebSocket was asked to send."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[bytes, object]] = []
+        self.code: int | None = None
+
+    async def send_frame(self, data, kind) -> None:
+        self.sent.append((data, kind))
+
+    async def close(self, *, code) -> None:
+        self.code = code
+
+
+async def test_a_web_socket_gets_text_messages():
+    socket_ = Socket()
+    made = SocketWriter(socket_, patience=1.0)
+    await made.write(b"one")
+    await made.end(b"bye")
+    assert socket_.sent == [(b"one", WSMsgType.TEXT), (b"bye", WSMsgType.TEXT)]
+    assert socket_.code == WSCloseCode.GOING_AWAY

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import resource
 import socket
 
 import aiohttp
@@ -9,7 +10,7 @@ import pytest
 import yaml
 
 from continuum_kv_listener.config import ListenerConfig, parse_config
-from continuum_kv_listener.main import StartFailed, run
+from continuum_kv_listener.main import FILES, StartFailed, raise_file_limit, run
 from continuum_shared.config.report import Report
 from support.listener_rig import listener_daemon, subscribed, until
 
@@ -88,3 +89,14 @@ def test_run_gives_one_and_a_sentence_when_the_start_fails(capsysbinary):
         f"continuum-kv-listener: cannot listen on {listen}: address already in use\n"
     )
     assert capsysbinary.readouterr().out == b""
+
+
+def test_the_process_takes_the_files_that_the_system_gives():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = min(512, before[1])
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (low, before[1]))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(FILES, before[1]), before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -40,6 +40,38 @@ async def test_headers(served):
         assert response.headers["X-Accel-Buffering"] == "no"
 
 
+async def test_the_same_stream_over_a_web_socket(served):
+    """Decisions C32: each text message is a piece of the SSE bytes."""
+    stream = served.source.stream
+    stream.publish([created(n) for n in range(5)])
+    async with aiohttp.ClientSession() as session:
+        url = served.base + "/events/s"
+        async with session.ws_connect(url, headers={"Last-Event-ID": "e-3"}) as socket:
+            text = ""
+            while text.count("data: ") < 2:
+                text += await socket.receive_str()
+            assert text.startswith(": prefix-length=77\n\nevent: cache_created\nid: e-4\n")
+            await socket.ping()
+            stream.publish([created(9)])
+            while "id: e-6" not in text:
+                text += await socket.receive_str()
+            stream.close()
+            while not text.endswith(": closed=shutdown\n\n"):
+                text += await socket.receive_str()
+            assert (await socket.receive()).data == aiohttp.WSCloseCode.GOING_AWAY
+    await until(lambda: stream.subscribers == 0)
+    assert served.count('stream_ends_total{end="shutdown",source="s"}') == 1
+
+
+async def test_a_web_socket_whose_reader_leaves_is_forgotten(served):
+    async with aiohttp.ClientSession() as session:
+        async with session.ws_connect(served.base + "/events/s") as socket:
+            await socket.receive_str()
+            await until(lambda: served.source.stream.subscribers == 1)
+        await until(lambda: served.source.stream.subscribers == 0)
+    assert served.count('stream_ends_total{end="client_left",source="s"}') == 1
+
+
 async def test_the_last_event_id_header_resumes(served):
     served.source.stream.publish([created(n) for n in range(5)])
     async with subscribed(served.base, "s", last_id="e-3") as sub:

@@ -137,7 +137,7 @@ def test_openais_form_is_what_it_was():
     err = errors.NoBackend(retry_after=3)
     status, body, headers = errors.to_client(err, "r", errors.ErrorForm.OPENAI)
     assert (status, body) == errors.to_openai(err, "r")
-    assert headers == {"Retry-After": "3"}
+    assert headers == {"Retry-After": "3", "x-request-id": "r"}
 
 
 @pytest.mark.parametrize(

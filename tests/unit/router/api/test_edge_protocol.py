@@ -103,6 +103,40 @@ async def test_an_idle_connection_is_closed_after_its_last_use() -> None:
         assert rig.wire.closed
 
 
+async def test_half_a_head_does_not_keep_a_connection() -> None:
+    async with fast_rig() as rig:
+        rig.client.data_received(HEALTH[:9])
+        await turn()
+        rig.client._next_keepalive_close_time = asyncio.get_running_loop().time() - 1.0
+        rig.client._process_keepalive()
+        assert rig.wire.closed
+
+
+async def test_damage_behind_an_answer_is_no_error_of_ours() -> None:
+    """Nobody reads that body any more: aiohttp skips it until the connection ends."""
+    async with fast_rig() as rig:
+        rig.client.data_received(
+            b"POST /none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1"
+        )
+        await turn()
+        assert rig.wire.take().startswith(b"HTTP/1.1 404 ")
+        assert not rig.wire.closed
+        rig.client.data_received(b"\n")
+        await turn()
+        assert rig.wire.closed
+        assert rig.wire.take() == b""
+
+
+async def test_damage_in_a_body_that_nobody_reads_ends_the_connection() -> None:
+    async with fast_rig() as rig:
+        rig.client.data_received(HEALTH[:-2] + b"Transfer-Encoding: chunked\r\n\r\n1\n")
+        await turn()
+        got = rig.wire.take()
+        assert got.startswith(b"HTTP/1.1 200 OK")
+        assert b"\r\nConnection: close\r\n" in got
+        assert rig.wire.closed
+
+
 async def test_a_connection_in_use_is_not_idle() -> None:
     async with fast_rig() as rig:
         rig.ask(chat())

@@ -14,7 +14,7 @@ def test_whole_events_are_framed_and_then_may_pass_as_they_are() -> None:
     assert wire.first.seen
     assert wire.passing
     framed = chunk(TWO) + chunk(ONE)
-    assert wire.chunks(framed, len(ONE + TWO)) is framed
+    wire.passed(framed, len(ONE + TWO))
     assert wire.end() == LAST_CHUNK
 
 
@@ -69,8 +69,8 @@ def test_usage_is_read_from_the_end_in_either_form() -> None:
     found = Usage(prompt_tokens=3, completion_tokens=4)
     for feed in (
         lambda wire: wire.payload(last),
-        lambda wire: wire.chunks(chunk(last), len(last)),
-        lambda wire: (wire.chunks(chunk(last[:30]), 30), wire.payload(last[30:])),
+        lambda wire: wire.passed(chunk(last), len(last)),
+        lambda wire: (wire.passed(chunk(last[:30]), 30), wire.payload(last[30:])),
     ):
         wire = EventWire()
         wire.payload(ONE)
@@ -81,5 +81,5 @@ def test_usage_is_read_from_the_end_in_either_form() -> None:
 def test_what_is_kept_for_it_is_bounded() -> None:
     wire = EventWire()
     for _ in range(5000):
-        wire.chunks(chunk(ONE), len(ONE))
+        wire.passed(chunk(ONE), len(ONE))
     assert len(wire._tail) <= 4096 // len(ONE) + 1

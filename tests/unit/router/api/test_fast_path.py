@@ -4,6 +4,7 @@ import pytest
 
 from continuum_router.api.arriving import Arriving
 from continuum_router.api.fast_call import FastCall
+from continuum_router.api.fast_context import SnapshotMemos
 from continuum_router.api.fast_path import PATIENCE, FastPath, Visitor
 from continuum_router.config.root import parse_config
 from continuum_router.main import Router
@@ -76,6 +77,54 @@ async def test_a_client_with_ever_new_heads_fills_no_memo() -> None:
             data = chat(model="nobody", headers=(f"X-Request-Id: {number}",))
             assert fast.take(data, visitor) is None
         assert len(fast.context.memos.heads) == PATIENCE
+
+
+SAME = {
+    "the same": (chat(), True),
+    "another length": (b"123", True),
+    "no body": (b"0", True),
+    "a padded length": (b"07", False),
+    "no digits": (b"", False),
+    "a sign": (b"+7", False),
+    "a space": (b" 7", False),
+    "digits of another script": ("\u0663".encode(), False),
+    "too long": (b"9" * 13, False),
+    "a list": (b"7, 7", False),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+async def test_the_last_head_is_known_again_whatever_its_length(name: str) -> None:
+    async with fast_rig() as rig:
+        fast, visitor = path_of(rig)
+        call = fast.take(chat(), visitor)
+        assert call is not None
+        call.gone()
+        memos, head = fast.context.current(), visitor.head
+        assert head is not None
+        data, same = SAME[name]
+        if len(data) < 20:
+            data = head.start + data + head.rest
+        end = visitor.same_head(data, memos)
+        assert end == (data.index(b"\r\n\r\n") + 4 if same else 0)
+
+
+async def test_a_head_that_differs_or_an_older_snapshot_is_not_the_same() -> None:
+    async with fast_rig() as rig:
+        fast, visitor = path_of(rig)
+        call = fast.take(chat(), visitor)
+        assert call is not None
+        call.gone()
+        memos = fast.context.current()
+        for data in (
+            chat(headers=("X-A: 1",)),
+            chat().replace(b"sk-1", b"sk-2"),
+            chat()[:40],
+            chat().replace(b"\r\n\r\n", b"\r\nX-A: 1\r\n\r\n"),
+        ):
+            assert visitor.same_head(data, memos) == 0
+        other = SnapshotMemos.of(rig.router.runtime.current)
+        assert visitor.same_head(chat(), other) == 0
 
 
 async def test_switched_off_there_is_none() -> None:

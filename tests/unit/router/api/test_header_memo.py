@@ -6,7 +6,6 @@ from continuum_router.api.header_memo import (
     MEMO_ENTRIES,
     MEMO_HEAD_BYTES,
     HeaderMemo,
-    read_ordinary,
 )
 from continuum_router.request import Endpoint
 
@@ -96,7 +95,7 @@ def test_not_surely_ordinary(name: str) -> None:
 
 
 def test_what_a_head_says() -> None:
-    found = read_ordinary(
+    read = HeaderMemo().read(
         head(
             "X-Request-Id: mine",
             "X-Client-Ref: batch",
@@ -109,7 +108,8 @@ def test_what_a_head_says() -> None:
         ),
         trusted=False,
     )
-    assert found is not None
+    assert read is not None
+    found = read[0]
     assert found.endpoint is Endpoint.COMPLETIONS
     assert (found.client_id, found.client_ref) == ("mine", "batch")
     assert found.trace_id == "0af7651916cd43dd8448eb211c80319c"
@@ -157,3 +157,9 @@ def test_a_client_without_patience_is_only_looked_up() -> None:
     memo = HeaderMemo()
     assert memo.read(head(), trusted=False, remember=False) is not None
     assert len(memo) == 0
+
+
+def test_where_the_length_stands() -> None:
+    read = HeaderMemo().read(head("X-A: 1", length="1234"), trusted=False)
+    assert read is not None
+    assert read[0].start + b"1234" + read[0].rest == head("X-A: 1", length="1234")

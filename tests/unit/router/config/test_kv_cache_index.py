@@ -1,4 +1,5 @@
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig
+from continuum_router.config.root import parse_config
 from support.config_files import good_router
 
 
@@ -30,3 +31,22 @@ def test_a_source():
 def test_an_empty_section_means_its_defaults():
     config = good_router("kv_cache_index:\n  scoring:\n  event_sources:\n")
     assert config.kv_cache_index == KvCacheIndexConfig()
+
+
+def test_endpoints_of_every_scheme():
+    sources = ", ".join(
+        f"{{backend_name: b{n}, endpoint: '{scheme}://l/events/b{n}'}}"
+        for n, scheme in enumerate(("http", "https", "ws", "wss"))
+    )
+    backends = ", ".join(f"{{name: b{n}, url: 'http://b'}}" for n in range(4))
+    text = f"backends: [{backends}]\nkv_cache_index: {{event_sources: [{sources}]}}\n"
+    config, report = parse_config(text, path="f", env={})
+    assert config is not None, str(report)
+    found = [source.endpoint for source in config.kv_cache_index.event_sources]
+    assert [(e.scheme, e.port, e.tls, e.web_socket) for e in found] == [
+        ("http", 80, False, False),
+        ("https", 443, True, False),
+        ("ws", 80, False, True),
+        ("wss", 443, True, True),
+    ]
+    assert str(found[3]) == "wss://l/events/b3"

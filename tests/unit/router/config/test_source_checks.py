@@ -16,13 +16,13 @@ AT = "r.yaml:4: warning: kv_cache_index.event_sources[0]"
         (
             "endpoint: 'http://l/events/a', auth_token: canary",
             [
-                f"{AT}.auth_token: travels in the clear: the endpoint is not https; "
-                "give the listener a certificate (its tls section) and write https://"
+                f"{AT}.auth_token: travels in the clear: the endpoint is neither https nor wss; "
+                "give the listener a certificate (its tls section) and write https:// or wss://"
             ],
         ),
         (
             "endpoint: 'http://l/events/a', tls: {ca_file: f}",
-            [f"{AT}.tls: has no effect: the endpoint is not https"],
+            [f"{AT}.tls: has no effect: the endpoint is neither https nor wss"],
         ),
         (
             "endpoint: 'https://l/events/a', tls: {insecure_skip_verify: true}",

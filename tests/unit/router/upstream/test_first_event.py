@@ -53,6 +53,12 @@ def test_what_counts_as_a_first_data_event(wire: bytes, seen: bool) -> None:
         ('{"error":{"code":200}}', 502),
         ('{"error":{"code":true}}', 502),
         ('{"object":"error","error":{"code":404}}', 404),
+        ('{"type":"error","error":{"type":"overloaded_error","message":"x"}}', 503),
+        ('{"type":"error","error":{"type":"invalid_request_error","message":"x"}}', 400),
+        ('{"error":{"type":"rate_limit_error","code":"slow_down"}}', 429),
+        ('{"error":{"type":"rate_limit_error","code":400}}', 400),
+        ('{"error":{"type":"another"}}', 502),
+        ('{"error":{"type":["x"]}}', 502),
     ],
 )
 def test_errors(data: str, status: int) -> None:

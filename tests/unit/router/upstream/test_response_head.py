@@ -195,3 +195,40 @@ def test_the_peers_idle_limit_is_read(line, seconds):
 )
 def test_interim_statuses(status, interim):
     assert is_interim(status) is interim
+
+
+def test_the_last_head_is_known_again_with_any_length_and_nothing_else_is():
+    reader = HeadReader()
+    lines = ("Content-Type: a/b", "Content-Length: 7", "X-A: 1")
+    for _ in range(3):
+        read = reader.read(head(*lines) + b"body")
+        assert read is not None
+        facts = read[0]
+        assert read[1:] == (7, len(head(*lines)))
+    longer = head("Content-Type: a/b", "Content-Length: 123456", "X-A: 1")
+    assert reader.read(longer) == (facts, 123456, len(longer))
+    for bad in ("+7", "7 7", "0x7", "1" * 19):
+        with pytest.raises(HeadError):
+            reader.read(head("Content-Type: a/b", f"Content-Length: {bad}", "X-A: 1"))
+    two = head("Content-Type: a/b", "Content-Length: 7", "X-A: 1", "Content-Length: 7")
+    with pytest.raises(HeadError):
+        reader.read(two)
+    other = reader.read(head("Content-Type: a/b", "Content-Length: 7", "X-A: 2"))
+    assert other is not None
+    assert other[0].headers[-1] == ("X-A", "2")
+
+
+@pytest.mark.parametrize(
+    ("status", "lines", "has_body"),
+    [
+        ("200 OK", ["Content-Length: 2"], True),
+        ("500 X", ["Content-Length: 0"], True),
+        ("204 X", ["Content-Length: 2"], False),
+        ("304 X", ["Content-Length: 2"], False),
+        ("200 OK", ["Transfer-Encoding: chunked"], False),
+    ],
+)
+def test_whether_a_body_of_the_announced_length_follows(status, lines, has_body):
+    read = HeadReader().read(head(*lines, line=f"HTTP/1.1 {status}"))
+    assert read is not None
+    assert read[0].has_body is has_body
