@@ -7,6 +7,7 @@ prompt is a run of small ints; its keyed text ends at the first ``END``.
 
 import random
 from collections import Counter, OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -66,11 +67,19 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """The block's only copy is on another tier now."""
+
+    block: Block
+    medium: Medium
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     pass
 
 
-Event = Stored | Removed | Cleared
+Event = Stored | Removed | Moved | Cleared
 
 
 def key_of(tokens: tuple[int, ...], name: str) -> tuple[int, PrefixKey] | None:
@@ -95,10 +104,24 @@ def judge(question: Question) -> PathVerdict:
 
 
 class OracleEngine:
-    """``capacity`` blocks on the GPU, ``lower`` on the CPU (0: no such tier)."""
+    """``capacity`` blocks on the GPU, ``lower`` on the CPU (0: no such tier).
 
-    def __init__(self, rng: random.Random, capacity: int, lower: int) -> None:
+    With ``moves`` a block is in one place at a time and is never computed twice (TensorRT-LLM).
+    ``salts`` are those that vouch for a key; with them nothing else identifies a prompt.
+    """
+
+    def __init__(
+        self,
+        rng: random.Random,
+        capacity: int,
+        lower: int,
+        *,
+        moves: bool = False,
+        salts: Mapping[str, PrefixKey] | None = None,
+    ) -> None:
         self.capacity = capacity
+        self._moves = moves
+        self._salts = salts
         self.pending: list[Event] = []
         self._rng = rng
         self._lower = lower
@@ -118,7 +141,8 @@ class OracleEngine:
             : self.capacity
         ]
         hits = 0
-        while hits < min(len(path), (len(prompt) - 1) // BLOCK) and self._copies[path[hits]]:
+        most = min(len(path), whole if self._moves else (len(prompt) - 1) // BLOCK)
+        while hits < most and self._copies[path[hits]]:
             hits += 1
         taken = [self._touch(block) for block in path[:hits]]
         taken += self._store(path[hits:whole])
@@ -141,15 +165,19 @@ class OracleEngine:
         hot: Held = {}
         warm: Held = {}
         for block in resident:
-            if block.salt is not None or not self._whole(block, resident):
-                continue
-            found = key_of(block.tokens, block.lora or MODEL)
-            if found is None:
+            key = self._key(block)
+            if key is None or not self._whole(block, resident):
                 continue
             tier = hot if self._copies[block] else warm
-            best = tier.get(found[1], (0, False))[0]
-            tier[found[1]] = (max(best, len(block.tokens)), not self._copies[block])
+            best = tier.get(key, (0, False))[0]
+            tier[key] = (max(best, len(block.tokens)), not self._copies[block])
         return {**warm, **hot}
+
+    def _key(self, block: Block) -> PrefixKey | None:
+        if self._salts is not None:
+            return self._salts.get(block.salt or "")
+        found = key_of(block.tokens, block.lora or MODEL) if block.salt is None else None
+        return found[1] if found is not None else None
 
     @staticmethod
     def _whole(block: Block, resident: set[Block]) -> bool:
@@ -167,6 +195,8 @@ class OracleEngine:
 
     def _store(self, run: list[Block]) -> list[int]:
         """Compute or load these blocks of one chain into free copies."""
+        if self._moves:
+            return self._bring(run)
         made = []
         for block in run:
             while len(self._gpu) >= self.capacity:
@@ -180,6 +210,27 @@ class OracleEngine:
             self.pending.append(Stored(tuple(run)))
         return made
 
+    def _bring(self, run: list[Block]) -> list[int]:
+        """The same for blocks that are in one place at a time."""
+        made: list[int] = []
+        for block in run:
+            if self._copies[block]:
+                made.append(self._touch(block))
+                continue
+            while len(self._gpu) >= self.capacity:
+                self._evict()
+            if block in self._cpu:
+                del self._cpu[block]
+                self.pending.append(Moved(block, Medium.GPU))
+            else:
+                self.pending.append(Stored((block,)))
+            self._gpu[self._next] = block
+            self._copies[block] += 1
+            self._used.add(self._next)
+            made.append(self._next)
+            self._next += 1
+        return made
+
     def _evict(self) -> None:
         copy = next((n for n in self._gpu if n not in self._used), None)
         if copy is None:  # a request of the whole cache's size: its own tail is recomputed
@@ -189,6 +240,8 @@ class OracleEngine:
         self._copies[block] -= 1
         if self._lower and not self._copies[block] and self._rng.random() < 0.7:
             self._offload(block)
+            if self._moves:
+                return
         self.pending.append(Removed((block,)))
 
     def _offload(self, block: Block) -> None:
@@ -199,4 +252,7 @@ class OracleEngine:
             gone, _ = self._cpu.popitem(last=False)
             self.pending.append(Removed((gone,), Medium.CPU))
         self._cpu[block] = None
+        if self._moves:
+            self.pending.append(Moved(block, Medium.CPU))
+            return
         self.pending.append(Stored((block,), Medium.CPU, bare=self._rng.random() < 0.5))

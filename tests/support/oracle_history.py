@@ -7,28 +7,20 @@ seed: even ones are recoverable by replay, odd ones are not always.
 
 import asyncio
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from continuum_kv_listener.pipeline import OnGap
-from support.oracle_codecs import Encode, sglang, vllm_array, vllm_map
-from support.oracle_engine import END, MASKED, NOISE, Held
-from support.oracle_rig import TTL, Feed, OracleRig, Reader, Weather, choose
+from support.oracle_codecs import sglang, vllm_array, vllm_map
+from support.oracle_engine import END, NOISE, Held
+from support.oracle_rig import TTL, Feed, OracleRig, Reader, Source, Weather, ZmqKind, choose
+from support.oracle_trtllm import TrtllmKind
 from support.virtual_time import VirtualLoop
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of source: how its engine is named and how it encodes. A further kind is a further
-    row of ``KINDS``."""
-
-    engine: str
-    encode: Encode
-
-
-KINDS = {
-    "vllm_array": Kind("vllm", vllm_array),
-    "vllm_map": Kind("vllm", vllm_map),
-    "sglang": Kind("sglang", sglang),
+KINDS: Mapping[str, Source] = {
+    "vllm_array": ZmqKind("vllm", vllm_array),
+    "vllm_map": ZmqKind("vllm", vllm_map),
+    "sglang": ZmqKind("sglang", sglang),
+    "trtllm": TrtllmKind(),
 }
 STEPS = 40
 SYSTEMS = [
@@ -48,9 +40,7 @@ def request(rig: OracleRig, feed: Feed, rng: random.Random) -> None:
         prompt = [NOISE, *prompt]
     if rng.random() < 0.1:
         prompt = prompt[: rng.randrange(1, len(prompt))]
-    lora = "adapter" if rng.random() < 0.15 else None
-    salt = rng.choice(("someone", "someone", MASKED)) if rng.random() < 0.15 else None
-    feed.engine.serve(prompt, rng.choice((0, 0, 1, 3)), lora, salt)
+    feed.engine.serve(prompt, rng.choice((0, 0, 1, 3)), feed.lora(rng), feed.salt(prompt, rng))
     if rng.random() < 0.8:  # else its events ride with the next ones
         feed.publish()
 
@@ -121,11 +111,11 @@ def run(kind: str, seed: int) -> None:
             raise
 
 
-async def history(kind: Kind, seed: int) -> None:
+async def history(kind: Source, seed: int) -> None:
     """Play one history and compare."""
     rng = random.Random(seed)
     covered = seed % 2 == 0
-    async with OracleRig(weather(rng, covered=covered), kind.engine, kind.encode, rng) as rig:
+    async with OracleRig(weather(rng, covered=covered), kind, rng) as rig:
         loop = asyncio.get_running_loop()
         reader = rig.reader()
         for feed in rig.feeds:
@@ -142,6 +132,8 @@ async def history(kind: Kind, seed: int) -> None:
                 feed.connect()
             while not feed.engine.pending or not feed.publish():
                 request(rig, feed, rng)
+        while not all(lane.intake.connected for lane in rig.lanes):
+            await pass_time(rig, 0.5, reader)
         await pass_time(rig, 3.0 if covered else TTL + 3.0, reader)
         seen, truth = rig.reader().read(loop.time()), rig.truth()
         told = reader.read(loop.time())

@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from continuum_kv_listener.attribution import AttributionMode, CalibrationState
 from continuum_kv_listener.attribution_types import PathVerdict, Question
@@ -19,7 +20,7 @@ from continuum_kv_listener.engine_events import RawBatch
 from continuum_kv_listener.engine_watch import EngineVitals
 from continuum_kv_listener.intake import Intake, IntakeSettings
 from continuum_kv_listener.lane import Lane
-from continuum_kv_listener.listener_metrics import ListenerMetrics
+from continuum_kv_listener.listener_metrics import IntakeMetrics, ListenerMetrics
 from continuum_kv_listener.pipeline import OnGap, Pipeline
 from continuum_kv_listener.rank_merge import RankMerge
 from continuum_kv_listener.reannounce import Vouching
@@ -32,12 +33,13 @@ from continuum_kv_listener.sources.zmq_source import (
     ZmqEndpointSettings,
 )
 from continuum_kv_listener.stream import EventStream, Subscription
+from continuum_shared.backoff import Backoff
 from continuum_shared.kv_event import KvAction, decode
 from continuum_shared.metrics import Metrics
 from continuum_shared.sse import SseComment, SseParser
 from continuum_shared.tasks import Supervisor
 from support.oracle_codecs import Encode
-from support.oracle_engine import Held, OracleEngine, judge
+from support.oracle_engine import MASKED, Held, OracleEngine, judge
 
 INTERVAL = 1.0
 """Of re-announcement, in seconds; a router's entries live for three of them."""
@@ -58,7 +60,35 @@ class Weather:
     tells_blocks: bool = False
 
 
-class Feed:
+class Feed(Protocol):
+    """One rank as a history drives it: its engine, and whether what it says arrives."""
+
+    engine: OracleEngine
+    up: bool
+
+    def connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def restart(self) -> None:
+        """Another process: an empty cache, numbers from 0."""
+
+    def lose(self, batches: int) -> None:
+        """What is said next does not arrive."""
+
+    def repeat(self) -> None:
+        """What was said last arrives twice."""
+
+    def publish(self) -> bool:
+        """Say what happened; whether it arrives (True when nothing happened)."""
+
+    def salt(self, prompt: list[int], rng: random.Random) -> str | None:
+        """What the router, or a client, has sent with this prompt."""
+
+    def lora(self, rng: random.Random) -> str | None: ...
+
+
+class ZmqFeed:
     """One rank: an engine, its numbered batches and its replay buffer; the listener's link to it
     and its replay client."""
 
@@ -103,6 +133,12 @@ class Feed:
         """The newest batch arrives twice."""
         if self._sent and self.up and not self.unseen:
             self._items.put_nowait(self._sent[-1])
+
+    def salt(self, prompt: list[int], rng: random.Random) -> str | None:
+        return rng.choice(("someone", "someone", MASKED)) if rng.random() < 0.15 else None
+
+    def lora(self, rng: random.Random) -> str | None:
+        return "adapter" if rng.random() < 0.15 else None
 
     def publish(self) -> bool:
         """Send what happened as one batch; whether it arrived (True when nothing happened)."""
@@ -205,58 +241,89 @@ class Reader:
             self._entries[event.prefix] = (event.tokens or 1, warm, now + TTL)
 
 
+class Source(Protocol):
+    """A kind of source: makes the feeds and the lanes that follow them."""
+
+    engine: str
+
+    def feeds(self, weather: Weather, rng: random.Random) -> list[Feed]: ...
+
+    def lane(self, rank: int, feed: Feed, parts: "Parts") -> Lane: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the lanes of one rig share."""
+
+    weather: Weather
+    families: ListenerMetrics
+    metrics: IntakeMetrics
+    clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class ZmqKind:
+    """Engines that publish over ZMQ: how they are named and how they encode."""
+
+    engine: str
+    encode: Encode
+
+    def feeds(self, weather: Weather, rng: random.Random) -> list[Feed]:
+        return [ZmqFeed(rng, weather, self.encode) for _ in range(weather.ranks)]
+
+    def lane(self, rank: int, feed: Feed, parts: Parts) -> Lane:
+        assert isinstance(feed, ZmqFeed)
+        pipeline = Pipeline(
+            engine=self.engine,
+            tracker=ChainTracker(doubt_seconds=TTL),
+            metrics=parts.metrics,
+            clock=parts.clock,
+            on_restart=lambda _: None,
+            on_gap=parts.weather.on_gap,
+        )
+        intake = Intake(
+            IntakeSettings(replay_pause=0.2, replay_pause_max=1.0),
+            source=feed,
+            replay=feed if parts.weather.buffer else None,
+            sink=pipeline,
+            metrics=parts.metrics,
+            clock=parts.clock,
+        )
+        return Lane(
+            rank=rank,
+            link=feed,
+            intake=intake,
+            pipeline=pipeline,
+            vouching=Vouching(INTERVAL, parts.clock()),
+        )
+
+
 class OracleRig:
     """One source with its feeds; ``async with`` runs it on the running (virtual) loop."""
 
-    def __init__(self, weather: Weather, engine: str, encode: Encode, rng: random.Random) -> None:
+    def __init__(self, weather: Weather, source: Source, rng: random.Random) -> None:
         clock = asyncio.get_running_loop().time
         self.weather = weather
         self.started_at = 1_000_000.0
-        self.feeds = [Feed(rng, weather, encode) for _ in range(weather.ranks)]
+        self.feeds = source.feeds(weather, rng)
         families = ListenerMetrics(Metrics())
         metrics = families.intake("s")
-        self.pipelines = [
-            Pipeline(
-                engine=engine,
-                tracker=ChainTracker(doubt_seconds=TTL),
-                metrics=metrics,
-                clock=clock,
-                on_restart=lambda _: None,
-                on_gap=weather.on_gap,
-            )
-            for _ in self.feeds
-        ]
-        merge = RankMerge(self.pipelines) if weather.ranks > 1 else None
-        snapshot = self.pipelines[0].snapshot if merge is None else merge.snapshot
+        shared = Parts(weather=weather, families=families, metrics=metrics, clock=clock)
+        self.lanes = [source.lane(rank, feed, shared) for rank, feed in enumerate(self.feeds)]
+        pipelines = [lane.pipeline for lane in self.lanes]
+        merge = RankMerge(pipelines) if len(pipelines) > 1 else None
         self.stream = EventStream(
             epoch="e",
             max_prefix_length=1024,
-            snapshot=snapshot,
+            snapshot=pipelines[0].snapshot if merge is None else merge.snapshot,
             metrics=families.stream("s"),
             history=1_000,
         )
-        (self.pipelines[0] if merge is None else merge).publish_to(self.stream)
-        lanes = [
-            Lane(
-                rank=rank,
-                link=feed,
-                intake=Intake(
-                    IntakeSettings(replay_pause=0.2, replay_pause_max=1.0),
-                    source=feed,
-                    replay=feed if weather.buffer else None,
-                    sink=pipeline,
-                    metrics=metrics,
-                    clock=clock,
-                ),
-                pipeline=pipeline,
-                vouching=Vouching(INTERVAL, clock()),
-            )
-            for rank, (feed, pipeline) in enumerate(zip(self.feeds, self.pipelines, strict=True))
-        ]
+        (pipelines[0] if merge is None else merge).publish_to(self.stream)
         parts = SourceParts(
             name="s",
-            engine=engine,
-            lanes=tuple(lanes),
+            engine=source.engine,
+            lanes=tuple(self.lanes),
             merge=merge,
             stream=self.stream,
             judge=Judge(rng),
@@ -264,8 +331,10 @@ class OracleRig:
             vitals=self,
             metrics=metrics,
         )
-        self.lanes = lanes
         self.runner = SourceRunner(parts, reannounce_interval=INTERVAL, clock=clock)
+        self.runner._engine_backoff = Backoff(0.2, 2.0, rng=rng)
+        for lane in self.lanes:  # else each run of a history waits for other times
+            lane.intake._backoff = Backoff(0.1, 1.0, rng=rng)
         self._supervisor = Supervisor("oracle")
 
     async def __aenter__(self) -> "OracleRig":
