@@ -22,13 +22,15 @@ identifies a prompt is its salt.
 
 Whatever cannot be read costs itself and is counted; nothing raises. Whole answers cost their
 number only: the caller keeps its place.
+
+An answer may hold tens of megabytes, most of it tokens. It is read element by element, so that no
+more than one of them is ever there as objects and others get their turn in between.
 """
 
+import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
-
-import orjson
 
 from continuum_kv_listener.engine_events import (
     Cleared,
@@ -46,13 +48,15 @@ MAX_BLOCK_TOKENS = 1 << 20
 """No engine has such blocks: a larger one is malformed."""
 _MASK64 = (1 << 64) - 1
 
+_SPACE = " \t\r\n"
+
 TrtllmEvent = EngineEvent | Moved
 
 
 class TrtllmItem(NamedTuple):
     """One numbered element: what it tells, in order; nothing when it was malformed or unknown.
 
-    ``mark`` is equal for equal contents: with it a number that comes twice can be told from a
+    ``mark`` is equal for equal words: with it a number that comes twice can be told from a
     number that a new process has given.
     """
 
@@ -75,23 +79,69 @@ class _MalformedError(Exception):
 
 
 def decode_answer(body: bytes) -> TrtllmAnswer:
-    """Read one answer. Anything that is no JSON array, a cut one too, is ``undecodable_batch``."""
-    try:
-        elements = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        elements = None
-    if not isinstance(elements, list):
-        return TrtllmAnswer(drops=(DropReason.UNDECODABLE_BATCH,))
+    """Read one answer at once: see :func:`read_answer`."""
+    steps = read_answer(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            answer: TrtllmAnswer = done.value
+            return answer
+
+
+def read_answer(body: bytes) -> Generator[None, None, TrtllmAnswer]:
+    """Read one answer, yielding after each element; nothing is to be used before the end is seen.
+
+    Anything that is no JSON array, a cut one too, is ``undecodable_batch`` as a whole.
+    """
     items: list[TrtllmItem] = []
     drops: list[DropReason] = []
-    for element in elements:
-        if element == {}:
-            continue
-        try:
-            items.append(_item(element, drops))
-        except _MalformedError:
-            drops.append(DropReason.MALFORMED_EVENT)
+    try:
+        for element, text in _elements(body.decode("utf-8")):
+            if element != {}:
+                try:
+                    items.append(_item(element, hash(text), drops))
+                except _MalformedError:
+                    drops.append(DropReason.MALFORMED_EVENT)
+            yield
+    except (ValueError, RecursionError):
+        return TrtllmAnswer(drops=(DropReason.UNDECODABLE_BATCH,))
     return TrtllmAnswer(tuple(items), tuple(drops))
+
+
+def _elements(text: str) -> Iterator[tuple[object, str]]:
+    """The elements of a JSON array and their own text. Raises ValueError where it is none."""
+    scan = json.JSONDecoder(parse_constant=_no_number).raw_decode
+    at = _skip(text, 0)
+    if text[at : at + 1] != "[":
+        raise ValueError("no array")
+    at = _skip(text, at + 1)
+    if text[at : at + 1] == "]":
+        at += 1
+    else:
+        while True:
+            element, end = scan(text, at)
+            yield element, text[at:end]
+            at = _skip(text, end)
+            mark = text[at : at + 1]
+            at = _skip(text, at + 1)
+            if mark == "]":
+                break
+            if mark != ",":
+                raise ValueError("no array")
+    if _skip(text, at) != len(text):
+        raise ValueError("text behind the array")
+
+
+def _skip(text: str, at: int) -> int:
+    """The next place that is not JSON's white space."""
+    while text[at : at + 1] in _SPACE and at < len(text):
+        at += 1
+    return at
+
+
+def _no_number(_word: str) -> object:
+    raise ValueError("NaN and infinities are no JSON")
 
 
 def events_of(body: bytes) -> tuple[TrtllmEvent, ...]:
@@ -99,7 +149,7 @@ def events_of(body: bytes) -> tuple[TrtllmEvent, ...]:
     return tuple(event for item in decode_answer(body).items for event in item.events)
 
 
-def _item(element: object, drops: list[DropReason]) -> TrtllmItem:
+def _item(element: object, mark: int, drops: list[DropReason]) -> TrtllmItem:
     """One element with a readable number; its contents may still be dropped."""
     if not isinstance(element, dict):
         raise _MalformedError
@@ -114,14 +164,7 @@ def _item(element: object, drops: list[DropReason]) -> TrtllmItem:
         events = _events(data, rank, drops)
     except _MalformedError:
         drops.append(DropReason.MALFORMED_EVENT)
-    return TrtllmItem(event_id, rank, window, _mark(data), events)
-
-
-def _mark(data: object) -> int:
-    try:
-        return hash(orjson.dumps(data, option=orjson.OPT_SORT_KEYS))
-    except orjson.JSONEncodeError:  # nested deeper than can be written: no event is
-        return 0
+    return TrtllmItem(event_id, rank, window, mark, events)
 
 
 def _events(data: object, rank: int, drops: list[DropReason]) -> tuple[TrtllmEvent, ...]:

@@ -19,7 +19,7 @@ from continuum_kv_listener.sequence import RestartLog
 from continuum_kv_listener.sources.zmq_source import ZmqEndpointSettings
 from continuum_kv_listener.trtllm_chains import TrtllmChains
 from continuum_kv_listener.trtllm_client import PollError, PollFault
-from continuum_kv_listener.trtllm_decode import TrtllmItem, decode_answer
+from continuum_kv_listener.trtllm_decode import TrtllmAnswer, TrtllmItem, read_answer
 from continuum_kv_listener.trtllm_order import EventOrder, Step
 from continuum_kv_listener.turns import Turns
 from continuum_shared.backoff import Backoff
@@ -147,13 +147,12 @@ class TrtllmIntake:
             body = await self._poller.poll()
         except PollError as error:
             return self._failed(error.fault, str(error))
-        answer = decode_answer(body)
+        answer = await self._read(body)
         for reason in answer.drops:
             self._sink.dropped(reason)
         if DropReason.UNDECODABLE_BATCH in answer.drops:
             return self._failed(PollFault.BAD_ANSWER, PollFault.BAD_ANSWER.value)
         self._answered(bool(answer.items))
-        self._turns.begin()
         for item in answer.items:
             self._apply(item)
             if await self._turns.breathe():
@@ -161,6 +160,17 @@ class TrtllmIntake:
         self._sink.caught_up()
         self.settled.set()
         return self._interval
+
+    async def _read(self, body: bytes) -> TrtllmAnswer:
+        self._turns.begin()
+        steps = read_answer(body)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                answer: TrtllmAnswer = done.value
+                return answer
+            await self._turns.breathe()
 
     def _failed(self, fault: PollFault, why: str) -> float:
         self._polls.polled(PollResult(fault.value))

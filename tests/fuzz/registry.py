@@ -9,6 +9,7 @@ from fuzz.targets import (
     kv_event,
     request_body,
     sse,
+    trtllm_answers,
     upstream_reader,
     wire_guard,
 )
@@ -23,6 +24,7 @@ TARGETS: dict[str, Target] = {
         sse.TARGET,
         kv_event.TARGET,
         *engine_events.TARGETS,
+        trtllm_answers.TARGET,
         json_scan.TARGET,
         json_scan.EVENTS,
         form_scan.TARGET,

@@ -9,7 +9,7 @@ from continuum_kv_listener.listener_metrics import ListenerMetrics
 from continuum_kv_listener.pipeline import OnGap, Pipeline
 from continuum_kv_listener.trtllm_chains import TrtllmChains
 from continuum_kv_listener.trtllm_client import PollError, PollFault
-from continuum_kv_listener.trtllm_decode import decode_answer, events_of
+from continuum_kv_listener.trtllm_decode import TrtllmAnswer, decode_answer, events_of
 from continuum_kv_listener.trtllm_intake import TrtllmIntake
 from continuum_shared.metrics import Metrics
 from continuum_shared.prefix_key import PrefixKey
@@ -156,7 +156,7 @@ async def test_what_is_held_is_what_the_engine_has(seed):
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
 def test_no_bytes_raise(body):
-    decode_answer(body)
+    assert isinstance(decode_answer(body), TrtllmAnswer)
 
 
 JSON = st.recursive(

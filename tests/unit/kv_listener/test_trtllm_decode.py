@@ -12,7 +12,7 @@ from continuum_kv_listener.engine_events import (
     Removed,
     Stored,
 )
-from continuum_kv_listener.trtllm_decode import decode_answer, events_of
+from continuum_kv_listener.trtllm_decode import decode_answer, events_of, read_answer
 from support.source_tree import ROOT
 from support.trtllm_server import block, created, numbered, removed, stored, updated
 
@@ -149,6 +149,13 @@ def test_a_bad_block_costs_itself(blocks, runs, bad):
         (b"\xff\xfe[]", (DropReason.UNDECODABLE_BATCH,)),
         (b"[" * 100_000, (DropReason.UNDECODABLE_BATCH,)),
         (b"[1, null, []]", (BAD, BAD, BAD)),
+        (b" [ ] \n", ()),
+        (b"[{},]", (DropReason.UNDECODABLE_BATCH,)),
+        (b"[{}", (DropReason.UNDECODABLE_BATCH,)),
+        (b"[{} {}]", (DropReason.UNDECODABLE_BATCH,)),
+        (b"[] []", (DropReason.UNDECODABLE_BATCH,)),
+        (b"[NaN]", (DropReason.UNDECODABLE_BATCH,)),
+        (b"[" + b"9" * 5000 + b"]", (DropReason.UNDECODABLE_BATCH,)),
     ],
 )
 def test_answers_without_events(body, drops):
@@ -192,14 +199,16 @@ def test_ranks_are_groups():
     assert [each.group for each in events] == [3, 3, 3]
 
 
-def test_equal_contents_have_equal_marks():
-    first, second, other = decode_answer(
-        orjson.dumps(
-            [
-                {"event_id": 1, "data": {"type": "removed", "block_hashes": [1]}},
-                {"event_id": 1, "data": {"block_hashes": [1], "type": "removed"}},
-                {"event_id": 1, "data": {"type": "removed", "block_hashes": [2]}},
-            ]
-        )
-    ).items
-    assert first.mark == second.mark != other.mark
+def test_equal_words_have_equal_marks():
+    words = b'{"event_id":1,"data":{"type":"removed","block_hashes":[1]}}'
+    other = words.replace(b"[1]", b"[2]")
+    first, second, third = decode_answer(b"[" + b" , ".join([words, words, other]) + b"]").items
+    assert first.mark == second.mark != third.mark
+
+
+def test_an_answer_is_read_step_by_step():
+    steps = read_answer(numbered([removed(1), None, removed(2)]) + b"\n")
+    assert [next(steps) for _ in range(3)] == [None] * 3
+    with pytest.raises(StopIteration) as done:
+        next(steps)
+    assert [len(item.events) for item in done.value.value.items] == [1, 0, 1]
