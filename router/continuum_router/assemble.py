@@ -44,11 +44,13 @@ from continuum_router.kv_index.consumer import (
     KvEventConsumer,
     source_backoff,
 )
+from continuum_router.kv_index.cost_index import CostKvIndex
 from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
 from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
+from continuum_router.models.kv_room import keep_rooms
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.request import RequestRules
@@ -250,6 +252,13 @@ def start_tasks(runtime: Runtime, state: State) -> None:
             state.supervisor.supervise(name, consumer.run, Backoff(1, 60))
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
+        )
+    if isinstance(state.kv, CostKvIndex):
+        set_room = state.kv.pieces.set_room
+        state.supervisor.supervise(
+            "kv-room",
+            lambda: keep_rooms(lambda: runtime.current.dispatcher.pool, set_room),
+            Backoff(1, 60),
         )
     state.health.start()
     state.supervisor.supervise(
