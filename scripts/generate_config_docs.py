@@ -97,6 +97,25 @@ def _section(
         yield from _section(root, inner, inner_path, inner_title)
 
 
+def describe_keys(model: type[SectionModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """(dotted key, kind and default, meaning) of every key below a section, for the man pages."""
+    for name, field in model.model_fields.items():
+        key = f"{prefix}.{name}" if prefix else name
+        inner = _inner_section(field.annotation)
+        if inner is not None:
+            mark = _MARKS.get(get_origin(strip_optional(field.annotation)), "")
+            yield from describe_keys(inner, key + mark)
+            continue
+        unit = kind_of(field)
+        if field.is_required():
+            default = "required"
+        elif field.annotation is PromptFormatConfig:
+            default = "default auto"
+        else:
+            default = "default " + _default(field.get_default(call_default_factory=True), unit)
+        yield key, f"{_type(field.annotation, unit)}; {default}", field.description or ""
+
+
 def _has_rows(model: type[SectionModel]) -> bool:
     """True when a section has keys of its own, not only sections below it."""
     return any(_inner_section(field.annotation) is None for field in model.model_fields.values())

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Make a chat model small enough for any CPU: random weights, a real tokenizer, a ChatML template.
+Beside it, in OUT_DIR-lora, an adapter of random weights.
 
 Run by the engine's own Python, which has torch, transformers and tokenizers; needs no network:
 
@@ -9,11 +10,13 @@ The tokenizer learns from the interpreter's own help texts, so one Python versio
 same model. Its answers are noise; its chats, tokens and blocks are those of a real model.
 """
 
+import json
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -22,6 +25,8 @@ LAYERS = 2
 HEADS = 2
 HEAD_SIZE = 32  # one that the engine's CPU attention knows
 CONTEXT = 8192
+RANK = 4
+ADAPTED = ("q_proj", "v_proj")
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 TEMPLATE = (
     "{% for m in messages %}"
@@ -74,6 +79,30 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(folder)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    make_adapter(folder.with_name(f"{folder.name}-lora"), width)
+
+
+def make_adapter(folder: Path, width: int) -> None:
+    """Write a LoRA adapter in the layout that the engine reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {}
+    for layer in range(LAYERS):
+        for name in ADAPTED:
+            where = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{where}.lora_A.weight"] = torch.randn(RANK, width) * 0.1
+            weights[f"{where}.lora_B.weight"] = torch.randn(width, RANK) * 0.1
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "tiny-chat",
+        "r": RANK,
+        "lora_alpha": 2 * RANK,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": list(ADAPTED),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
 
 
 if __name__ == "__main__":

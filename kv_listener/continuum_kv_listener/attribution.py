@@ -9,31 +9,26 @@ Tokens and texts live only inside one call; nothing here is logged.
 """
 
 import random
-from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Protocol
 
 from continuum_kv_listener.attribution_types import (
+    AttributionMode,
     Completion,
     PathVerdict,
     Question,
     UnattributedReason,
 )
-from continuum_kv_listener.calibration import (
-    CalibrationFailure,
-    CalibrationFault,
-    Probe,
-    learn,
-    plain_prompt,
-    probe_chats,
-)
 from continuum_kv_listener.engine_client import EngineError, EngineFault
+from continuum_kv_listener.engine_text import EngineText
 from continuum_kv_listener.families import CustomMarkers, Family, custom_format, family_format
 from continuum_kv_listener.prompt_format import PromptFormat, parse
+from continuum_kv_listener.request_probe import READ_TOKENS, RequestProbe
+from continuum_kv_listener.salt_reader import SaltReader
+from continuum_kv_listener.teacher import Lesson, NotLearnt, Teacher
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.backoff import Backoff
 from continuum_shared.prefix_key import DEFAULT_MAX_PREFIX_LENGTH, KeyText, PrefixKey, derive
 
@@ -42,36 +37,11 @@ MATCH_WINDOW = 50
 LEAST_MATCH_RATE = 0.5
 RESTART_SPACING = 10.0
 
-NOT_ANSWERING = "not calibrated: the engine does not answer /tokenize and /detokenize yet"
-NOT_SUPPORTED = (
-    "not calibrated: the engine's /tokenize takes no chats under this model name; check it, or "
-    "set prompt_format to a family or custom"
-)
-NOT_READABLE = (
-    "not calibrated: probe chats do not come back from /detokenize as they were sent; set "
-    "prompt_format to a family or custom, or use salt echo"
+NO_SALTS = (
+    "salt_echo is on, but no prompt so far carried a router's salt: is it on at the router, and "
+    "the backend's type vllm, sglang or trtllm?"
 )
 LOW_MATCH_RATE = "fewer than half of the last 50 prompts fit the learnt template; learning again"
-
-
-class AttributionMode(StrEnum):
-    """Where the prompt format came from (``GET /sources``, decisions J4)."""
-
-    PROBE = "probe"
-    FAMILY = "family"
-    NONE = "none"
-
-
-class EngineText(Protocol):
-    """What attribution needs from an engine. Each call may raise :class:`EngineError`."""
-
-    async def tokenize_chat(
-        self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, object]] = ()
-    ) -> list[int]: ...
-
-    async def tokenize_prompt(self, prompt: str) -> list[int]: ...
-
-    async def detokenize(self, tokens: "Sequence[int] | array[int]") -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,32 +51,51 @@ class CalibrationState:
     calibrated: bool
     attribution: AttributionMode
     warnings: tuple[str, ...] = ()
+    limits: tuple[TemplateLimit, ...] = ()
+
+
+def _always() -> bool:
+    return True
 
 
 class Attributor:
     """Prefix keys of one source.
 
-    ``models`` are the served names, each of which gets a key of its own. ``prompt_format`` is None
-    for ``auto``. ``rng`` makes the probes' sentinels and the back-off's jitter. Times are seconds
-    of one monotonic clock, given by the caller.
+    ``engine`` gives texts, ``teacher`` the prompt format unless ``prompt_format`` names one.
+    ``models`` are the served names, each of which gets a key of its own. ``salts`` is the source's
+    reader of router-issued salts: while salt echo is on, the template is learnt only once
+    ``wanted()`` says that a prompt without a salt waits to be read (docs/decisions/0034).
+    ``request`` is shown the texts of paths while its chat is on its way. ``rng`` makes the
+    back-off's jitter. Times are seconds of one monotonic clock, given by the caller.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  the parts of one source
         self,
         engine: EngineText,
+        teacher: Teacher,
         *,
         models: tuple[str, ...],
         max_prefix_length: int = DEFAULT_MAX_PREFIX_LENGTH,
         prompt_format: Family | CustomMarkers | None = None,
+        request: RequestProbe | None = None,
+        salts: SaltReader | None = None,
+        wanted: Callable[[], bool] = _always,
         rng: random.Random,
     ) -> None:
         self._engine = engine
+        self._teacher = teacher
         self._models = models
         self._limit = max_prefix_length
-        self._rng = rng
+        self._request = request
+        self._salts = salts
+        self._lazy = salts is not None and salts.expected
+        self._wanted = wanted
+        self._unsalted = False
         self._format: PromptFormat | None = None
         self._state = CalibrationState(
-            calibrated=False, attribution=AttributionMode.NONE, warnings=(NOT_ANSWERING,)
+            calibrated=self._lazy,
+            attribution=AttributionMode.SALT if self._lazy else AttributionMode.NONE,
+            warnings=() if self._lazy else (NotLearnt.NOT_ANSWERING.value,),
         )
         self._due: float | None = None
         self._busy = False
@@ -117,6 +106,7 @@ class Attributor:
         self._drift_not_before = self._restart_not_before = float("-inf")
         self._matches: deque[bool] = deque(maxlen=MATCH_WINDOW)
         self._drifting = False
+        self._named = prompt_format is not None
         if prompt_format is None:
             self._due = float("-inf")
         else:
@@ -124,18 +114,26 @@ class Attributor:
 
     @property
     def state(self) -> CalibrationState:
-        """The present state, for ``GET /sources``."""
+        """The present state, for ``GET /sources``. Salts that verify are what attributes."""
+        if self._salts is not None and self._salts.verified_total:
+            return replace(self._state, calibrated=True, attribution=AttributionMode.SALT)
+        if self._lazy and self._unsalted and self._salts and not self._salts.refused_total:
+            return replace(self._state, warnings=(*self._state.warnings, NO_SALTS))
         return self._state
 
     @property
     def ready(self) -> bool:
         """Whether questions can be answered; until then it is no use to ask."""
-        return self._format is not None
+        if self._format is not None or (self._request is not None and self._request.waiting):
+            return True
+        return self._lazy and not self._wanted()
 
     @property
     def next_calibration(self) -> float | None:
         """When :meth:`calibrate` should be called next; None when nothing asks for it."""
-        return None if self._busy else self._due
+        if self._busy or (self._lazy and not self._wanted()):
+            return None
+        return self._due
 
     def engine_restarted(self, now: float) -> None:
         """Learn again: another process may serve another template. The old format stays till then.
@@ -143,31 +141,33 @@ class Attributor:
         Named formats stay as they are. Restarts in quick succession (two publishers on one
         endpoint look so) are learnt from once in :data:`RESTART_SPACING` seconds.
         """
-        if self._state.attribution is not AttributionMode.FAMILY:
+        if not self._named:
             self._due = max(now, self._restart_not_before)
             self._backoff.reset()
 
     async def calibrate(self, now: float) -> CalibrationState:
         """Ask the probes and learn from them; a failure keeps the old format and is tried again."""
-        if self._busy or self._state.attribution is AttributionMode.FAMILY:
-            return self._state
+        if self._busy or self._named:
+            return self.state
         self._busy = True
         self._restart_not_before = now + RESTART_SPACING
         try:
             await self._calibrate(now)
         finally:
             self._busy = False
-        return self._state
+        return self.state
 
     async def judge(self, question: Question, now: float) -> PathVerdict:
         """Which keys the question's path holds, and as of which of its blocks.
 
         Raises :class:`EngineError` when the engine gives no text: ask again later.
         """
+        path = _PathText(self._engine, question)
+        self._unsalted = True
+        await self._show(path)
         prompt_format = self._format
         if prompt_format is None:
             return PathVerdict(done=False, reason=UnattributedReason.NO_FORMAT)
-        path = _PathText(self._engine, question)
         wanted = max(self._limit // 3, 1)
         while True:
             last = path.block_at(wanted)
@@ -195,6 +195,11 @@ class Attributor:
             done=parsed.complete,
             reason=parsed.reason,
         )
+
+    async def _show(self, path: "_PathText") -> None:
+        """While the chat that teaches is on its way, this path may be its own."""
+        if self._request is not None and self._request.waiting:
+            self._request.offer(await path.text(path.block_at(READ_TOKENS)))
 
     def _keys(self, question: Question, key_text: KeyText) -> list[PrefixKey]:
         names = self._models if question.lora_name is None else (question.lora_name,)
@@ -228,71 +233,31 @@ class Attributor:
 
     def _name_format(self, named: Family | CustomMarkers) -> None:
         build = custom_format(named) if isinstance(named, CustomMarkers) else family_format(named)
-        self._format, warnings = build
-        self._state = CalibrationState(
-            calibrated=True, attribution=AttributionMode.FAMILY, warnings=warnings
-        )
+        self._format, limits = build
+        self._state = _calibrated(AttributionMode.FAMILY, limits)
 
     async def _calibrate(self, now: float) -> None:
-        nonce = f"{self._rng.getrandbits(40):010x}"
-        try:
-            rendered = await self._render(nonce)
-        except EngineError:
-            self._fail(now, NOT_ANSWERING, self._backoff.next())
+        lesson = await self._teacher.teach()
+        if isinstance(lesson, Lesson):
+            self._format = lesson.learnt.prompt_format
+            self._state = _calibrated(lesson.mode, lesson.learnt.limits)
+            self._due = None
+            self._drifting = False
+            self._matches.clear()
+            self._backoff.reset()
+            self._refused_backoff.reset()
             return
-        learnt = learn(rendered, nonce)
-        if isinstance(learnt, CalibrationFailure):
-            unsupported = learnt.fault is CalibrationFault.UNSUPPORTED
-            warning = NOT_SUPPORTED if unsupported else NOT_READABLE
-            self._fail(now, warning, self._refused_backoff.next())
-            return
-        self._format = learnt.prompt_format
-        self._state = CalibrationState(
-            calibrated=True, attribution=AttributionMode.PROBE, warnings=learnt.warnings
-        )
-        self._due = None
-        self._drifting = False
-        self._matches.clear()
-        self._backoff.reset()
-        self._refused_backoff.reset()
-
-    async def _render(self, nonce: str) -> dict[Probe, str | None]:
-        """Text of each probe; None for those that the engine or its template refuses."""
-        rendered: dict[Probe, str | None] = {}
-        broken: EngineError | None = None
-        for chat in probe_chats(nonce):
-            try:
-                tokens = await self._engine.tokenize_chat(chat.messages, chat.tools)
-            except EngineError as error:
-                if error.fault is not EngineFault.UNSUPPORTED:
-                    # Some engines answer 500 when a template raises on a role that it lacks.
-                    if error.status != 500:
-                        raise
-                    broken = error
-                continue
-            rendered[chat.probe] = await self._engine.detokenize(tokens)
-        if broken is not None and not rendered:
-            raise broken
-        try:
-            tokens = await self._engine.tokenize_prompt(plain_prompt(nonce))
-        except EngineError as error:
-            if error.fault is not EngineFault.UNSUPPORTED:
-                raise
-        else:
-            rendered[Probe.PLAIN] = await self._engine.detokenize(tokens)
-        return rendered
-
-    def _fail(self, now: float, warning: str, delay: float) -> None:
-        self._due = now + delay
+        backoff = self._backoff if lesson.soon else self._refused_backoff
+        self._due = now + backoff.next()
         if self._format is None:
             self._state = CalibrationState(
-                calibrated=False, attribution=AttributionMode.NONE, warnings=(warning,)
+                calibrated=False, attribution=AttributionMode.NONE, warnings=(lesson.value,)
             )
 
     def _count(self, matched: bool, now: float) -> None:
         """Notice a template that has changed behind our back."""
         self._matches.append(matched)
-        if self._drifting or self._state.attribution is not AttributionMode.PROBE:
+        if self._drifting or self._named:
             return
         if len(self._matches) < MATCH_WINDOW:
             return
@@ -304,6 +269,15 @@ class Attributor:
         # Should the new format fit no better, the next try waits longer.
         self._drift_not_before = self._due + self._drift_backoff.next()
         self._state = replace(self._state, warnings=(*self._state.warnings, LOW_MATCH_RATE))
+
+
+def _calibrated(mode: AttributionMode, limits: tuple[TemplateLimit, ...]) -> CalibrationState:
+    return CalibrationState(
+        calibrated=True,
+        attribution=mode,
+        warnings=tuple(limit.text for limit in limits),
+        limits=limits,
+    )
 
 
 class _PathText:

@@ -27,6 +27,17 @@ class UnattributedReason(StrEnum):
     """The keyed text holds an image or audio placeholder (decisions A3)."""
 
 
+class AttributionMode(StrEnum):
+    """What a source's prefixes are found by (``GET /sources``, decisions J4)."""
+
+    PROBE = "probe"
+    TOKENIZER = "tokenizer"
+    REQUEST = "request"
+    FAMILY = "family"
+    SALT = "salt"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """Whose prompt does this path begin?

@@ -5,21 +5,29 @@ text shelf (tokens kept), the inquiry (what to ask) and the ledger (what to tell
 leaves all five in step; nothing here awaits.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from continuum_kv_listener.block_graph import BlockGraph, Node, NodeKey, Phase
+from continuum_kv_listener.block_graph import (
+    BlockGraph,
+    Node,
+    NodeKey,
+    Phase,
+    with_kid,
+    without_kid,
+)
+from continuum_kv_listener.chain_scopes import ChainScopes
 from continuum_kv_listener.chain_stats import ChainLimits, Unattributed
+from continuum_kv_listener.doubts import Doubts
 from continuum_kv_listener.engine_events import Medium, Tokens
 from continuum_kv_listener.inquiry import Inquiry
 from continuum_kv_listener.prefix_ledger import PrefixLedger
-from continuum_kv_listener.residency import Residency, last_copy
+from continuum_kv_listener.residency import last_copy
 from continuum_kv_listener.scope import Kind, Scope
 from continuum_kv_listener.text_shelf import TextShelf
 
-_TEXTUAL = (Kind.OPEN, Kind.ORPHAN)
-"""Kinds whose tokens are kept: a key may still be found in them."""
+_GROWING = (Kind.OPEN, Kind.SETTLED)
+"""Kinds of chains that usually grow."""
 UNMATCHED_TEXT = 4096
 """Tokens from the root that a chain which fits no format keeps, for the day the format is learnt
 anew: more than any keyed text of the default ``max_prefix_length`` with what stands before it."""
@@ -44,106 +52,149 @@ class Run(NamedTuple):
 class BlockChains:
     """All known blocks of one engine, within ``limits``."""
 
-    def __init__(self, limits: ChainLimits, ledger: PrefixLedger) -> None:
+    def __init__(
+        self, limits: ChainLimits, ledger: PrefixLedger, *, doubt_seconds: float = 600.0
+    ) -> None:
         self._limits = limits
+        self._ledger = ledger
+        self.doubts = Doubts(doubt_seconds)
         self.graph = BlockGraph()
         self.shelf = TextShelf(limits.max_retained_tokens)
         self.inquiry = Inquiry()
-        self._residency = Residency(ledger)
-        self.counts: defaultdict[Unattributed | None, int] = defaultdict(int)
+        self.scopes = ChainScopes(
+            self.graph,
+            self.shelf,
+            self.inquiry,
+            ledger=ledger,
+            doubts=self.doubts,
+            max_chain_tokens=limits.max_chain_tokens,
+        )
+        self._residency = self.scopes.residency
         self.evicted_total = 0
+        self.gpu_copies = 0
 
     def store(self, run: Run, now: float) -> None:
         """Count one copy more of each block, creating those not known."""
         nodes = self.graph.nodes
         prev = nodes.get(run.parent) if run.parent is not None else None
+        seen = age = self.doubts.age
+        hot = run.medium is Medium.GPU
         if prev is not None:
             self.graph.touch(prev)
+            if prev.seen != age:
+                if hot:
+                    self._prove(prev)
+                else:
+                    seen = prev.seen  # a lower copy says nothing of those above it
+        if hot and (prev is not None or run.parent is None) and self._grow(prev, run, seen, now):
+            return
         above: Node | NodeKey | None = prev if prev is not None else run.parent
         fresh: list[Node] = []
+        born = 0
         start = 0
         for key, end in zip(run.keys, run.ends, strict=True):
             node = nodes.get(key)
             if node is None:
-                node = self._create(key, above, start, end, run)
+                node = self._create(key, above, (start, end), run, seen)
                 fresh.append(node)
+                born += hot
             else:
                 if fresh:
                     self._finish(fresh, now)
                     fresh = []
-                self.graph.touch(node)
-                self._residency.gain(node, run.medium)
+                self.hold(node, run.medium)
+                seen = node.seen
             above = node
             start = end
         if fresh:
             self._finish(fresh, now)
+        self.gpu_copies += born
+
+    def _grow(self, prev: Node | None, run: Run, seen: int, now: float) -> bool:
+        """The usual growth at little cost: blocks on the GPU, none of them known, at a prompt's
+        start or below a block that is there. False: this is something else, and nothing is done."""
+        scope = run.scope if prev is None else prev.scope
+        if not self._may_grow(prev, run, scope):
+            return False
+        keys, tokens, nodes = run.keys, run.tokens, self.graph.nodes
+        texts = self.shelf.holders if scope.kind is Kind.OPEN else None
+        phase = Phase.ASKABLE
+        if prev is not None and prev.phase is Phase.FLYING:
+            phase = Phase.FLYING
+        above, base, start = prev, prev.depth if prev is not None else 0, 0
+        for key, end in zip(keys, run.ends, strict=True):
+            node = Node(key, above, end - start, base + end, scope, seen)
+            node.gpu = 1
+            if above is not None:
+                kids = above.kids
+                above.kids = node if kids is None else with_kid(kids, node)
+                above.live_kids += 1
+                above.hot_kids += 1
+            if texts is not None:
+                node.tokens = tokens[start:end]
+                node.phase = phase
+                texts[node] = None
+            nodes[key] = above = node
+            start = end
+        assert above is not None
+        self.scopes.counts[scope.reason] += len(keys)
+        self.gpu_copies += len(keys)
+        self._residency.grown(prev, above)
+        if self.doubts.open:
+            self._ledger.proved(scope, seen)
+        if texts is not None:
+            self.shelf.used += start
+            self.inquiry.grown(prev, above, now)
+        return True
+
+    def _may_grow(self, prev: Node | None, run: Run, scope: Scope) -> bool:
+        keys, nodes, limits = run.keys, self.graph.nodes, self._limits
+        if run.sealed or self.graph.waiting or scope.kind not in _GROWING:
+            return False
+        if prev is not None and (prev.cut or not (prev.gpu or prev.low)):
+            return False
+        if scope.kind is Kind.OPEN:
+            size = len(run.tokens)
+            depth = size if prev is None else size + prev.depth
+            if depth > limits.max_chain_tokens or self.shelf.used + size > self.shelf.capacity:
+                return False
+        elif scope.reason is Unattributed.NO_MATCH:
+            return False
+        return (
+            len(nodes) + len(keys) <= limits.max_tracked_blocks
+            and nodes.keys().isdisjoint(keys)
+            and (len(keys) == 1 or len(set(keys)) == len(keys))
+        )
 
     def hold(self, node: Node, medium: Medium) -> None:
-        """One copy more of a known block, told without its text (C14)."""
+        """One copy more of a known block, told with or without its text (C14)."""
         self.graph.touch(node)
+        if medium is Medium.GPU:
+            if node.seen != self.doubts.age:
+                self._prove(node)
+                return
+            self.gpu_copies += 1
         self._residency.gain(node, medium)
 
     def release(self, node: Node, medium: Medium) -> None:
         """One copy less of a block that has one on ``medium``."""
-        if medium is Medium.GPU and node.gpu > 1:
-            node.gpu -= 1
-        elif node.kids is None and last_copy(node, medium):  # the usual end: tail first
+        if medium is Medium.GPU:
+            if node.gpu > 1:
+                node.gpu -= 1
+                self.gpu_copies -= 1
+                return
+            if node.kids is None and not node.low:  # the usual end: tail first
+                parent = node.parent
+                if isinstance(parent, Node) and parent.gpu and not node.cut:
+                    self._fall(node, parent)
+                else:
+                    self._remove(node)
+                return
+            self.gpu_copies -= 1
+        elif node.kids is None and last_copy(node, medium):
             self._remove(node)
-        else:
-            self._residency.lose(node, medium)
-
-    def rescope(self, top: Node, change: Callable[[Scope], Scope]) -> None:
-        """Give ``top`` and its descendants the scope that ``change`` makes of theirs. Sealed blocks
-        keep theirs, and a block whose scope does not change ends the descent."""
-        memo: dict[Scope, Scope] = {}
-        stack = [top]
-        while stack:
-            node = stack.pop()
-            old = node.scope
-            if old.kind is Kind.SEALED:
-                continue
-            new = memo.get(old)
-            if new is None:
-                new = memo[old] = change(old)
-            if new is old:
-                continue
-            self._residency.withdraw(node)
-            node.scope = new
-            if new.reason is not old.reason:
-                self.count_as(node, new.reason)
-            if new.kind is not Kind.OPEN:
-                if node.phase is not Phase.NONE:
-                    self.inquiry.forget(node)
-                if node.tokens is not None and not (
-                    new.kind is Kind.ORPHAN or new.reason is Unattributed.NO_MATCH
-                ):
-                    self.shelf.take(node)
-            self._residency.refresh(node)
-            stack.extend(node.children())
-
-    def count_as(self, node: Node, reason: Unattributed | None) -> None:
-        """Count the block under another reason, or under none."""
-        self.counts[node.reason] -= 1
-        node.reason = reason
-        self.counts[reason] += 1
-
-    def lose_text(self, top: Node) -> None:
-        """Tokens of ``top`` are missing: nothing can be asked through it any more."""
-        parent = top.parent
-        self._mute(top, Unattributed.TEXT_DROPPED)
-        if isinstance(parent, Node):
-            self.inquiry.fallen(parent)  # what is left of the path may still tell
-
-    def ask_again(self, now: float) -> int:
-        """Texts are read in another way now: ask about every path whose text led to no key.
-
-        Paths that were judged to fit no format are open again as far as their tokens are known; the
-        rest of such a path inherits what is found above it. How many paths that are, about.
-        """
-        tops = [node for node in self.graph.nodes.values() if _baffled(node)]
-        for top in tops:
-            self._reopen(top)
-        return len(tops) + self.inquiry.ask_again(self.graph.nodes.values(), now)
+            return
+        self._residency.lose(node, medium)
 
     def clear(self) -> None:
         """Forget every block; totals stay."""
@@ -153,14 +204,59 @@ class BlockChains:
         self.graph.clear()
         self.shelf.clear()
         self.inquiry.clear()
-        self.counts.clear()
+        self.scopes.counts.clear()
+        self.doubts.settle()
+        self.gpu_copies = 0
+
+    def retire(self, now: float) -> None:
+        """Suspects that nothing has proved in time are believed no longer. They stay known: a later
+        store below one of them proves it after all."""
+        if self.doubts.retire(now):
+            bound = self.doubts.retired
+            self._residency.cut(
+                tuple(node for node in self.graph.nodes.values() if node.seen < bound), True
+            )
+
+    def shed(self, most: int) -> int:
+        """Drop copies until ``most`` are left on the GPU, which is all that the engine has (C16):
+        first those that a block is said to have beside its own, then ends of chains; each time the
+        least recently mentioned ones. How many were dropped."""
+        over = dropped = max(0, self.gpu_copies - most)
+        nodes = self.graph.nodes
+        for node in [node for node in nodes.values() if node.gpu > 1] if over else ():
+            while over and node.gpu > 1:
+                self.release(node, Medium.GPU)
+                over -= 1
+        while over:
+            for node in [node for node in nodes.values() if node.gpu and not node.hot_kids]:
+                if not over:
+                    break
+                self.release(node, Medium.GPU)
+                over -= 1
+        return dropped
+
+    def _prove(self, node: Node) -> None:
+        """The engine has just stored this block again, or one below it, on the GPU: it and all
+        above it are there. What was counted before the loss may be gone: one copy is sure."""
+        age = self.doubts.age
+        path: list[Node] = []
+        above: object = node
+        while isinstance(above, Node) and above.seen != age:
+            path.append(above)
+            above = above.parent
+        for each in reversed(path):
+            each.seen = age
+            self.gpu_copies += 1 - each.gpu
+            self._residency.proved(each)
+            self._ledger.proved(each.scope, age)
 
     def _create(
-        self, key: NodeKey, above: Node | NodeKey | None, start: int, end: int, run: Run
+        self, key: NodeKey, above: Node | NodeKey | None, ends: tuple[int, int], run: Run, seen: int
     ) -> Node:
         while len(self.graph.nodes) >= self._limits.max_tracked_blocks:
             self._remove(self.graph.oldest())
             self.evicted_total += 1
+        start, end = ends
         size = end - start
         if isinstance(above, Node):
             scope = above.scope
@@ -174,18 +270,18 @@ class BlockChains:
             base = 0
         if run.sealed:
             scope = run.scope
-        node = Node(key, above, size=size, depth=base + size, scope=scope)
+        node = Node(key, above, size, base + size, scope, seen)
         if scope.kind is Kind.OPEN or scope.kind is Kind.ORPHAN:
             self._keep_text(node, run.tokens[start:end])
         elif scope.reason is Unattributed.NO_MATCH and node.depth <= UNMATCHED_TEXT:
             self.shelf.put(node, run.tokens[start:end])
-        self.counts[node.reason] += 1
+        self.scopes.counts[node.reason] += 1
         orphans = self.graph.add(node)
         self._residency.born(node, run.medium)
         if node.scope.kind is Kind.OPEN:
             self.inquiry.begin(node)
         for orphan in orphans:
-            self._join(node, orphan)
+            self.scopes.join(node, orphan)
         return node
 
     def _keep_text(self, node: Node, text: Tokens) -> None:
@@ -199,22 +295,32 @@ class BlockChains:
         node.scope = node.scope.turned(Kind.MUTE, reason)
         node.reason = reason
 
-    def _mute(self, top: Node, reason: Unattributed) -> None:
-        """No question can go through ``top``; what an ancestor completes still holds for it."""
-        self.rescope(
-            top,
-            lambda old: old.turned(Kind.MUTE, reason) if old.kind in _TEXTUAL else old,
-        )
-
     def _finish(self, fresh: list[Node], now: float) -> None:
         """End a run of new blocks: its last one is a leaf, its last askable one a tip."""
         parent = fresh[0].parent
         self._residency.grown(parent, fresh[-1])
+        if self.doubts.open and fresh[-1].gpu:
+            self._ledger.proved(fresh[-1].scope, self.doubts.age)
         if fresh[0].phase is Phase.NONE and fresh[0].alive:
             return
         last = next((node for node in reversed(fresh) if node.phase is not Phase.NONE), None)
         if last is not None:
             self.inquiry.grown(parent if isinstance(parent, Node) else None, last, now)
+
+    def _fall(self, node: Node, parent: Node) -> None:
+        """The usual end of a leaf, its parent on the GPU: :meth:`_remove` with less to look at."""
+        self._residency.fell(node, parent)
+        if node.tokens is not None:
+            self.shelf.take(node)
+        self.gpu_copies -= 1
+        self.scopes.counts[node.reason] -= 1
+        del self.graph.nodes[node.key]
+        node.alive = False
+        node.parent = None
+        parent.kids = None if parent.kids is node else without_kid(parent.kids, node)
+        if node.phase is not Phase.NONE:
+            self.inquiry.forget(node)
+            self.inquiry.fallen(parent)
 
     def _remove(self, node: Node) -> None:
         """Take a block out of everything; then its ancestors that no copy and no child holds."""
@@ -226,9 +332,10 @@ class BlockChains:
                 self.inquiry.forget(node)
             if node.tokens is not None:
                 self.shelf.take(node)
-            self.counts[node.reason] -= 1
+            self.gpu_copies -= node.gpu
+            self.scopes.counts[node.reason] -= 1
             for child in self.graph.leave(node):
-                self._orphan(child)
+                self.scopes.orphan(child)
             if not isinstance(parent, Node):
                 return
             if parent.kids is not None or parent.gpu or parent.low:
@@ -236,115 +343,3 @@ class BlockChains:
                     self.inquiry.fallen(parent)
                 return
             node = parent
-
-    def _orphan(self, top: Node) -> None:
-        """The path above ``top`` is not known any more. It may come back: texts and keys stay."""
-        if top.phase is not Phase.NONE:
-            self.rescope(
-                top,
-                lambda old: (
-                    old.turned(Kind.ORPHAN, Unattributed.UNKNOWN_PARENT)
-                    if old.kind is Kind.OPEN
-                    else old
-                ),
-            )
-
-    def _join(self, parent: Node, orphan: Node) -> None:
-        """The parent of an orphan (re)appeared (invariant 5)."""
-        self.graph.join(parent, orphan)
-        over = parent.scope
-        if over.kind is not Kind.ORPHAN:  # else where the chain begins is not known yet either
-            self._deepen(orphan, parent)
-        self._residency.joined(parent, orphan)
-        if over.kind is Kind.SETTLED:
-            self.rescope(orphan, lambda _: over)
-        elif over.kind is Kind.MUTE:
-            self.rescope(
-                orphan,
-                lambda old: (
-                    old.under(over).turned(Kind.MUTE, over.reason)
-                    if old.kind in _TEXTUAL
-                    else old.under(over)
-                ),
-            )
-        elif over.kind is not Kind.SEALED:
-            if over.kind is Kind.OPEN and orphan.scope.kind is Kind.ORPHAN:
-                self._open(orphan, parent)
-            else:
-                self.rescope(orphan, lambda old: old.under(over))
-
-    def _open(self, top: Node, parent: Node) -> None:
-        """A subtree of orphans got its beginning: its texts can be asked about now."""
-        over = parent.scope
-        memo: dict[Scope, Scope] = {}
-        opened: list[Node] = []
-        stack = [top]
-        while stack:
-            node = stack.pop()
-            if node.scope.kind is not Kind.ORPHAN:
-                self.rescope(node, lambda old: old.under(over))
-                continue
-            if node.tokens is None or node.depth > self._limits.max_chain_tokens:
-                self.rescope(node, lambda old: old.under(over))
-                lost = node.tokens is None
-                self._mute(node, Unattributed.TEXT_DROPPED if lost else Unattributed.CHAIN_TOO_LONG)
-                continue
-            old = node.scope
-            new = memo.get(old)
-            if new is None:
-                new = memo[old] = old.under(over).turned(Kind.OPEN, Unattributed.PENDING)
-            self._residency.withdraw(node)
-            node.scope = new
-            self.count_as(node, new.reason)
-            self._residency.refresh(node)
-            self.inquiry.begin(node)
-            opened.append(node)
-            stack.extend(node.children())
-        for node in opened:
-            self.inquiry.fallen(node)  # no askable child: a tip
-
-    def _reopen(self, top: Node) -> None:
-        """Judged chains of known beginning are to be asked about again."""
-        memo: dict[Scope, Scope] = {}
-        opened: list[Node] = []
-        stack = [top]
-        while stack:
-            node = stack.pop()
-            old = node.scope
-            if old.kind is not Kind.SETTLED:
-                continue
-            if node.tokens is None or node.depth > self._limits.max_chain_tokens:
-                self.rescope(node, lambda old: old.turned(Kind.MUTE, Unattributed.TEXT_DROPPED))
-                continue
-            new = memo.get(old)
-            if new is None:
-                new = memo[old] = old.turned(Kind.OPEN, Unattributed.PENDING)
-            node.scope = new  # neither has keys: the ledger knows nothing of the node
-            self.count_as(node, new.reason)
-            self.inquiry.begin(node)
-            opened.append(node)
-            stack.extend(node.children())
-        for node in opened:
-            self.inquiry.fallen(node)
-
-    def _deepen(self, top: Node, parent: Node) -> None:
-        """A chain's beginning became known: its depths count from there."""
-        if top.depth == parent.depth + top.size and top.scope.kind is not Kind.ORPHAN:
-            return
-        stack = [(top, parent.depth)]
-        while stack:
-            node, base = stack.pop()
-            if node.depth != base + node.size:
-                self._residency.withdraw(node)
-                node.depth = base + node.size
-                self._residency.refresh(node)
-            stack.extend((child, node.depth) for child in node.children())
-
-
-def _baffled(node: Node) -> bool:
-    """Whether a chain of known beginning and text was judged to fit no format from here on."""
-    if node.scope.kind is not Kind.SETTLED or node.scope.reason is not Unattributed.NO_MATCH:
-        return False
-    parent = node.parent
-    known = parent is None or (isinstance(parent, Node) and parent.scope.kind is Kind.OPEN)
-    return known and node.tokens is not None

@@ -70,8 +70,8 @@ class Node:
     orphan), ``size`` its own. ``gpu`` counts GPU copies; ``low`` packs the copies on lower tiers.
     ``cut`` says that an ancestor is known to be gone, so the engine cannot reach the block.
     ``hot_kids`` and ``live_kids`` count reachable children (with a GPU copy, with any); ``bag``
-    says as what kind of leaf the ledger counts this node. ``reason`` is what the block is counted
-    under while it has no key.
+    says as what kind of leaf the ledger counts this node. ``seen`` is the age in which it was last
+    shown to be there (``doubts.py``), ``reason`` what it is counted under while it has no key.
     """
 
     __slots__ = (
@@ -89,6 +89,7 @@ class Node:
         "phase",
         "reason",
         "scope",
+        "seen",
         "size",
         "tip",
         "tokens",
@@ -98,10 +99,10 @@ class Node:
         self,
         key: NodeKey,
         parent: "Node | NodeKey | None",
-        *,
         size: int,
         depth: int,
         scope: Scope,
+        seen: int = 0,
     ) -> None:
         self.key = key
         self.parent = parent
@@ -115,6 +116,7 @@ class Node:
         self.live_kids = 0
         self.bag = 0
         self.scope = scope
+        self.seen = seen
         self.reason = scope.reason
         self.tokens: Tokens | None = None
         self.phase = Phase.NONE

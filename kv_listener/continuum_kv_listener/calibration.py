@@ -1,11 +1,7 @@
-"""Learns a chat template from what the engine makes of six probe chats (decisions C22, C23).
+"""Learns a chat template from what the engine makes of a few probe chats (decisions C22, C23).
 
-Each probe carries sentinels: words that no template writes. Where they come out again in the
-rendered text shows the template's own words around them. The first two probes put white space
-around their sentinels, so that a template which trims is noticed; the others do not, so that the
-literals are exact even then. One plain prompt shows what the tokenizer itself adds or changes.
-
-Pure: :func:`probe_chats` says what to ask, :func:`learn` reads the answers.
+Where the sentinels of the chats (``probe_chats``) come out again in the rendered text shows the
+template's own words around them. Pure: answers in, a format out.
 """
 
 import re
@@ -13,57 +9,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from continuum_kv_listener.probe_chats import (
+    DECOMPOSED,
+    FILLER,
+    FRAGILE,
+    LEAD,
+    SPACED,
+    TRAIL,
+    Probe,
+    sentinel,
+)
 from continuum_kv_listener.prompt_format import PromptFormat
-from continuum_kv_listener.prompt_literal import first_special
+from continuum_kv_listener.prompt_literal import first_special, lead_marker
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_kv_listener.template_literals import TemplateLiterals, build_format
 
-TRIMS_SYSTEM = (
-    "the template trims system prompts: those with white space at either end are not attributed; "
-    "consider salt echo"
-)
-TRIMS_USER = (
-    "the template trims user messages: first messages with white space at either end are not "
-    "attributed; consider salt echo"
-)
-CLEANS_SPACES = (
-    "the tokenizer's decoder removes spaces before punctuation: prompts with such spaces are not "
-    "attributed; consider salt echo"
-)
-NORMALISES = (
-    "the tokenizer normalises Unicode: prompts with decomposed characters are not attributed; "
-    "consider salt echo"
-)
-NO_PLAIN_PROMPTS = (
-    "the engine does not tokenize plain prompts for us: /v1/completions prompts are not attributed"
-)
-
-_LEAD = "\n \n "
-_TRAIL = " \n \n"
-_SPACED = " , n't ."
-_DECOMPOSED = "e\u0301 \u1112\u1161\u11ab"
 _TOOL_START = re.compile(r"\[?\{\s*\"type\"\s*:|\[?\{\s*\"name\"\s*:|\[?\{\s*\"function\"\s*:")
 _TOOL_REST = re.compile(r"^[\"'\]})\s,;]*")
-
-
-class Probe(StrEnum):
-    """The six chats and the plain prompt."""
-
-    SYSTEM_USER = "system_user"
-    USER = "user"
-    TWO_SYSTEMS = "two_systems"
-    DEVELOPER_USER = "developer_user"
-    SYSTEM_USER_TOOL = "system_user_tool"
-    USER_TOOL = "user_tool"
-    PLAIN = "plain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeChat:
-    """One chat to be tokenized: OpenAI messages and, for some, OpenAI tools."""
-
-    probe: Probe
-    messages: tuple[Mapping[str, str], ...]
-    tools: tuple[Mapping[str, object], ...] = ()
 
 
 class CalibrationFault(StrEnum):
@@ -88,40 +50,16 @@ class Learnt:
 
     prompt_format: PromptFormat
     literals: TemplateLiterals
-    warnings: tuple[str, ...] = ()
-
-
-def probe_chats(nonce: str) -> tuple[ProbeChat, ...]:
-    """The six probe chats; ``nonce`` (letters and digits) makes their sentinels unguessable."""
-    system, second, user = _core("sys", nonce), _core("two", nonce), _core("usr", nonce)
-    tool = _sentinel_tool(_core("tool", nonce))
-
-    def chat(probe: Probe, *turns: tuple[str, str], tools: bool = False) -> ProbeChat:
-        messages = tuple({"role": role, "content": text} for role, text in turns)
-        return ProbeChat(probe=probe, messages=messages, tools=(tool,) if tools else ())
-
-    return (
-        chat(Probe.SYSTEM_USER, ("system", _padded(system)), ("user", _padded(user))),
-        chat(Probe.USER, ("user", _padded(user))),
-        chat(Probe.TWO_SYSTEMS, ("system", system), ("system", second), ("user", user)),
-        chat(Probe.DEVELOPER_USER, ("developer", system), ("user", user)),
-        chat(Probe.SYSTEM_USER_TOOL, ("system", system), ("user", user), tools=True),
-        chat(Probe.USER_TOOL, ("user", user), tools=True),
-    )
-
-
-def plain_prompt(nonce: str) -> str:
-    """A prompt for ``/tokenize`` without a chat: shows what the tokenizer adds and changes."""
-    return _core("raw", nonce) + _SPACED + _DECOMPOSED + _core("end", nonce)
+    limits: tuple[TemplateLimit, ...] = ()
 
 
 def learn(rendered: Mapping[Probe, str | None], nonce: str) -> Learnt | CalibrationFailure:
     """Read the detokenized probes; None (or absent) is a probe that the template refuses.
 
-    One of the first two probes must have been rendered with its sentinels in it.
+    One of the first two probes, or the real chat, must have been rendered with its sentinels in it.
     """
     seen = {probe: text for probe, text in rendered.items() if text is not None}
-    if Probe.SYSTEM_USER not in seen and Probe.USER not in seen:
+    if not seen.keys() & {Probe.SYSTEM_USER, Probe.USER, Probe.REQUEST}:
         return CalibrationFailure(fault=CalibrationFault.UNSUPPORTED)
     student = _Student(nonce, seen)
     words = student.literals()
@@ -129,32 +67,8 @@ def learn(rendered: Mapping[Probe, str | None], nonce: str) -> Learnt | Calibrat
         return CalibrationFailure(fault=CalibrationFault.NO_SENTINEL)
     prompt_format, limits = build_format(words)
     return Learnt(
-        prompt_format=prompt_format, literals=words, warnings=limits + tuple(student.warnings)
+        prompt_format=prompt_format, literals=words, limits=limits + tuple(student.limits)
     )
-
-
-def _core(kind: str, nonce: str) -> str:
-    return f"Zq{kind}{nonce}Qz"
-
-
-def _padded(core: str) -> str:
-    return _LEAD + core + _TRAIL
-
-
-def _sentinel_tool(core: str) -> Mapping[str, object]:
-    """A function tool whose first and last words are the sentinel, however it is written."""
-    return {
-        "type": "function",
-        "function": {
-            "name": core,
-            "description": core,
-            "parameters": {
-                "type": "object",
-                "properties": {core: {"type": "string", "description": core}},
-                "required": [core],
-            },
-        },
-    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +77,8 @@ class _Span:
 
     start: int
     end: int
-    trimmed: bool
+    trimmed: bool = False
+    altered: bool = False
 
 
 class _Student:
@@ -171,42 +86,75 @@ class _Student:
 
     def __init__(self, nonce: str, seen: Mapping[Probe, str]) -> None:
         self._seen = seen
-        self._system = _core("sys", nonce)
-        self._second = _core("two", nonce)
-        self._user = _core("usr", nonce)
-        self._tool = _core("tool", nonce)
-        self._raw = _core("raw", nonce)
-        self._end = _core("end", nonce)
-        self.warnings: list[str] = []
+        self._system = sentinel("sys", nonce)
+        self._second = sentinel("two", nonce)
+        self._user = sentinel("usr", nonce)
+        self._tool = sentinel("tool", nonce)
+        self._raw = sentinel("raw", nonce)
+        self._end = sentinel("end", nonce)
+        self._fin = sentinel("fin", nonce)
+        self.limits: list[TemplateLimit] = []
 
     def literals(self) -> TemplateLiterals:
         """All literals that the probes show."""
+        if Probe.REQUEST in self._seen:
+            return self._request(TemplateLiterals())
         words = self._chats(TemplateLiterals())
         words = self._developer(self._two_systems(words))
+        words = self._assistant(self._system_developer(words))
         words = self._user_tools(self._system_tools(words))
         return self._plain(words)
 
     def _chats(self, words: TemplateLiterals) -> TemplateLiterals:
-        trims: dict[str, bool] = {}
+        spans: dict[TemplateLimit, list[_Span]] = {}
         text = self._seen.get(Probe.USER, "")
-        user = _locate(text, self._user, padded=True)
+        user = self._padded(text, self._user)
         if user is not None:
-            trims[TRIMS_USER] = user.trimmed
+            spans[TemplateLimit.TRIMS_USER] = [user]
             words = replace(words, user_head=text[: user.start], user_to_reply=text[user.end :])
         text = self._seen.get(Probe.SYSTEM_USER, "")
-        system = _locate(text, self._system, padded=True)
-        user = _locate(text, self._user, padded=True)
+        system = self._padded(text, self._system)
+        user = self._padded(text, self._user)
         if system is not None and user is not None and system.end <= user.start:
-            trims[TRIMS_SYSTEM] = system.trimmed
-            trims[TRIMS_USER] = user.trimmed or trims.get(TRIMS_USER, False)
+            spans[TemplateLimit.TRIMS_SYSTEM] = [system]
+            spans.setdefault(TemplateLimit.TRIMS_USER, []).append(user)
             words = replace(
                 words,
                 system_head=text[: system.start],
                 system_to_user=text[system.end : user.start],
                 user_to_reply=text[user.end :],
             )
-        self.warnings += [warning for warning, trimmed in trims.items() if trimmed]
+        self.limits += [limit for limit, seen in spans.items() if any(s.trimmed for s in seen)]
+        if any(span.altered for seen in spans.values() for span in seen):
+            self.limits.append(TemplateLimit.ALTERS_TEXT)
         return words
+
+    def _request(self, words: TemplateLiterals) -> TemplateLiterals:
+        """The real chat: what it shows, and the user's head where the two roles read alike."""
+        text = self._seen[Probe.REQUEST]
+        system = self._padded(text, self._system)
+        user = self._padded(text, self._user)
+        reply = _locate(text, self._second)
+        if system is None or user is None or reply is None:
+            return words
+        if not system.end <= user.start <= user.end <= reply.start:
+            return words
+        between = text[system.end : user.start]
+        head = text[: system.start]
+        if system.trimmed:
+            self.limits.append(TemplateLimit.TRIMS_SYSTEM)
+        if user.trimmed:
+            self.limits.append(TemplateLimit.TRIMS_USER)
+        if system.altered or user.altered:
+            self.limits.append(TemplateLimit.ALTERS_TEXT)
+        self.limits.append(TemplateLimit.ONE_CHAT)
+        return replace(
+            words,
+            system_head=head,
+            user_head=_users_head(head, between),
+            system_to_user=between,
+            user_to_reply=text[user.end : reply.start],
+        )
 
     def _two_systems(self, words: TemplateLiterals) -> TemplateLiterals:
         text = self._seen.get(Probe.TWO_SYSTEMS, "")
@@ -217,7 +165,7 @@ class _Student:
             return words
         if not first.end <= second.start <= second.end <= user.start:
             return words
-        if TRIMS_SYSTEM in self.warnings:
+        if TemplateLimit.TRIMS_SYSTEM in self.limits:
             # Without white space around the sentinels the border is exact.
             words = replace(
                 words,
@@ -237,6 +185,28 @@ class _Student:
             developer_head=text[: developer.start],
             developer_to_user=text[developer.end : user.start],
         )
+
+    def _system_developer(self, words: TemplateLiterals) -> TemplateLiterals:
+        text = self._seen.get(Probe.SYSTEM_DEVELOPER, "")
+        system = _locate(text, self._system)
+        developer = _locate(text, self._second)
+        if words.system_head is None or system is None or developer is None:
+            return words
+        if not text.startswith(words.system_head) or system.end > developer.start:
+            return words
+        return replace(words, system_to_developer=text[system.end : developer.start])
+
+    def _assistant(self, words: TemplateLiterals) -> TemplateLiterals:
+        text = self._seen.get(Probe.ASSISTANT_FIRST, "")
+        assistant = _locate(text, self._system)
+        user = _locate(text, self._user)
+        if assistant is None or user is None or assistant.end > user.start:
+            return words
+        head = text[: assistant.start]
+        if head in (words.system_head, words.user_head):
+            return words  # a template that knows no such role
+        between = text[assistant.end : user.start]
+        return replace(words, assistant_head=head, assistant_to_user=between)
 
     def _system_tools(self, words: TemplateLiterals) -> TemplateLiterals:
         text = self._seen.get(Probe.SYSTEM_USER_TOOL, "")
@@ -278,14 +248,35 @@ class _Student:
         text = self._seen.get(Probe.PLAIN, "")
         start, end = text.find(self._raw), text.find(self._end)
         if not 0 <= start < end:
-            self.warnings.append(NO_PLAIN_PROMPTS)
+            self.limits.append(TemplateLimit.NO_PLAIN_PROMPTS)
             return words
         between = text[start + len(self._raw) : end]
-        if not between.startswith(_SPACED):
-            self.warnings.append(CLEANS_SPACES)
-        if not between.endswith(_DECOMPOSED):
-            self.warnings.append(NORMALISES)
+        if not between.startswith(SPACED):
+            self.limits.append(TemplateLimit.CLEANS_SPACES)
+        if not between.endswith(DECOMPOSED):
+            self.limits.append(TemplateLimit.NORMALISES)
         return replace(words, raw_head=text[:start])
+
+    def _padded(self, text: str, core: str) -> _Span | None:
+        """Where a sentinel of two words stands, with as much of its white space as survived."""
+        start = text.find(core)
+        close = text.find(self._fin, start)
+        if start < 0 or close < 0:
+            return None
+        end = close + len(self._fin)
+        lead, trail = len(LEAD), len(TRAIL)
+        whole = text.endswith(LEAD, 0, start) and text.startswith(TRAIL, end)
+        # One blank alone may as well be the template's own.
+        while lead > 1 and not text.endswith(LEAD[-lead:], 0, start):
+            lead -= 1
+        while trail > 1 and not text.startswith(TRAIL[:trail], end):
+            trail -= 1
+        return _Span(
+            start - (lead if lead > 1 else 0),
+            end + (trail if trail > 1 else 0),
+            trimmed=not whole,
+            altered=text[start + len(core) : close].removesuffix(FILLER) != FRAGILE,
+        )
 
     def _tools(self, text: str) -> _Span | None:
         """The tool list around its sentinels, with the words that depend on the tool itself."""
@@ -301,26 +292,27 @@ class _Student:
         special = first_special(text[:until], end)
         if special >= 0:
             # Brackets, types and punctuation before the next special belong to the tool.
-            return _Span(start, special, trimmed=False)
+            return _Span(start, special)
         rest = _TOOL_REST.match(text[end:until])
-        return _Span(start, end + (rest.end() if rest else 0), trimmed=False)
+        return _Span(start, end + (rest.end() if rest else 0))
 
 
-def _locate(text: str, core: str, *, padded: bool = False) -> _Span | None:
-    """Where a sentinel stands; for a padded one, with as much of its white space as survived."""
-    start = text.find(core)
-    if start < 0:
+def _users_head(system_head: str, between: str) -> str | None:
+    """What a chat without a system text begins with, if only the role's name makes the difference.
+
+    ``between`` shows how the template opens a user's turn; a head may have one special in front.
+    """
+    if system_head.count("system") != 1:
         return None
-    end = start + len(core)
-    if not padded:
-        return _Span(start, end, trimmed=False)
-    lead, trail = len(_LEAD), len(_TRAIL)
-    whole = text.endswith(_LEAD, 0, start) and text.startswith(_TRAIL, end)
-    # One blank alone may as well be the template's own.
-    while lead > 1 and not text.endswith(_LEAD[-lead:], 0, start):
-        lead -= 1
-    while trail > 1 and not text.startswith(_TRAIL[:trail], end):
-        trail -= 1
-    return _Span(
-        start - (lead if lead > 1 else 0), end + (trail if trail > 1 else 0), trimmed=not whole
-    )
+    twin = system_head.replace("system", "user")
+    for at in range(twin.index("user") + 1):
+        front = twin[:at]
+        if between.endswith(twin[at:]) and (not front or lead_marker(front) == front):
+            return twin
+    return None
+
+
+def _locate(text: str, core: str) -> _Span | None:
+    """Where a sentinel of one word stands."""
+    start = text.find(core)
+    return None if start < 0 else _Span(start, start + len(core))

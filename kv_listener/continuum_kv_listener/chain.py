@@ -30,17 +30,18 @@ from continuum_kv_listener.inquiry import question
 from continuum_kv_listener.prefix_ledger import PrefixLedger
 from continuum_kv_listener.residency import copies
 from continuum_kv_listener.scope import Head, Kind, Scope
+from continuum_shared.cache_salt import is_router_salt
 from continuum_shared.kv_event import KvEvent
 from continuum_shared.prefix_key import PrefixKey
 
-VerifySalt = Callable[[str], tuple[PrefixKey, ...] | None]
-"""Reads a router-issued salt: the keys it vouches for, or None when it does not verify (C24)."""
+VerifySalt = Callable[[str, str | None], tuple[PrefixKey, ...] | None]
+"""Reads a router-issued salt of a chain with this adapter's name: the keys it vouches for, or None
+when it does not verify (C24)."""
 
-SALT_FORM = "cr1."
-"""How every salt that a router issued begins (C24)."""
 MAX_OTHER_GROUPS = 64
 """How many cache groups without full attention are remembered by number (C19)."""
 
+_NO_KEYS: frozenset[PrefixKey] = frozenset()
 _NOTHING: tuple[DropReason, ...] = ()
 
 
@@ -53,12 +54,16 @@ class ChainTracker:
         *,
         token_count: TokenCount = TokenCount.LONGEST_CHAIN,
         verify_salt: VerifySalt | None = None,
+        doubt_seconds: float = 600.0,
     ) -> None:
         self._ledger = PrefixLedger(token_count)
-        self._chains = BlockChains(limits or ChainLimits(), self._ledger)
+        self._chains = BlockChains(
+            limits or ChainLimits(), self._ledger, doubt_seconds=doubt_seconds
+        )
         self._verify_salt = verify_salt
         self._other_groups: set[int] = set()
         self._mismatches = 0
+        self._drifted = 0
         self._ignored_group_events = 0
 
     def apply(self, event: EngineEvent, now: float) -> tuple[DropReason, ...]:
@@ -74,6 +79,21 @@ class ChainTracker:
         """The engine restarted, or nothing known can be trusted: drop all and say so."""
         self.apply(Cleared(), now)
 
+    def suspect(self, now: float) -> None:
+        """Events were lost: what is known by now is suspect until a store proves it (C17)."""
+        self._chains.doubts.begin(now)
+
+    def fit(self, gpu_blocks: int) -> int:
+        """The engine has this many blocks: drop the oldest of what is counted beyond it (C16)."""
+        dropped = self._chains.shed(gpu_blocks)
+        self._drifted += dropped
+        return dropped
+
+    def doubted(self) -> frozenset[PrefixKey]:
+        """Prefixes that rest on suspect blocks alone: live as yet, but not to be told again."""
+        doubts = self._chains.doubts
+        return self._ledger.doubted(doubts.age) if doubts.open else _NO_KEYS
+
     def questions(self, limit: int, now: float) -> list[Question]:
         """Claim up to ``limit`` paths whose text is to be judged; each is owed one
         :meth:`answer` or :meth:`retry`."""
@@ -86,7 +106,7 @@ class ChainTracker:
             asked = question(handle, path)
             if asked is None:
                 self._chains.inquiry.abandon(handle)
-                self._chains.lose_text(next(node for node in path if node.tokens is None))
+                self._chains.scopes.lose_text(next(node for node in path if node.tokens is None))
                 continue
             for node in path:  # in use: among the last to go when a limit is hit
                 self._chains.graph.touch(node)
@@ -104,15 +124,19 @@ class ChainTracker:
             return
         end = tip.node
         path = end.path()  # whole: a path that lost a block has lost its flight too
-        target: Node | None = None
-        for completion in sorted(verdict.completions, key=lambda each: each.block_index):
-            if completion.keys and 0 <= completion.block_index < len(path):
-                target = path[completion.block_index]
-                self._complete(target, completion.keys)
+        found = [
+            each
+            for each in sorted(verdict.completions, key=lambda each: each.block_index)
+            if each.keys and 0 <= each.block_index < len(path)
+        ]
+        target = path[found[-1].block_index] if found else None
+        for completion in found:
+            block = path[completion.block_index]
+            self._complete(block, completion.keys, final=verdict.done and block is target)
         if verdict.done:
-            settled = target if target is not None else end
-            self._settle(settled, verdict.reason)
-            above = settled.parent
+            if target is None:
+                self._settle(end, verdict.reason)
+            above = (target or end).parent
             if isinstance(above, Node):
                 self._chains.inquiry.cover(above)
                 if target is None:
@@ -131,10 +155,11 @@ class ChainTracker:
     def ask_again(self, now: float) -> int:
         """Texts are read in another way as of ``now`` (a new calibration): every path without a key
         is asked about anew, and so is what is in the air. Returns about how many paths that are."""
-        return self._chains.ask_again(now)
+        return self._chains.scopes.ask_again(now)
 
     def drain(self, now: float) -> list[KvEvent]:
         """The records that are due now, at most one a prefix (C9)."""
+        self._chains.retire(now)
         return self._ledger.drain(now)
 
     def next_due(self, now: float) -> float | None:
@@ -144,7 +169,11 @@ class ChainTracker:
         """
         dues = [
             due
-            for due in (self._ledger.next_due(now), self._chains.inquiry.next_due())
+            for due in (
+                self._ledger.next_due(now),
+                self._chains.inquiry.next_due(),
+                self._chains.doubts.next_due(),
+            )
             if due is not None
         ]
         return min(dues, default=None)
@@ -159,7 +188,7 @@ class ChainTracker:
         chains = self._chains
         reasons = {
             reason: blocks
-            for reason, blocks in chains.counts.items()
+            for reason, blocks in chains.scopes.counts.items()
             if reason is not None and blocks
         }
         return ChainStats(
@@ -173,6 +202,8 @@ class ChainTracker:
             blocks_evicted_total=chains.evicted_total,
             texts_dropped_total=chains.shelf.dropped_total,
             ignored_group_events_total=self._ignored_group_events,
+            doubted_prefixes=len(self.doubted()),
+            drifted_copies_total=self._drifted,
         )
 
     # -- events ---------------------------------------------------------------------------------
@@ -220,17 +251,18 @@ class ChainTracker:
         if event.group in self._other_groups:
             self._ignored_group_events += 1
             return _NOTHING
-        drops = _NOTHING
+        drops: list[DropReason] = []
         find = self._chains.graph.nodes.get
+        release = self._chains.release
         medium = event.medium
         hot = medium is Medium.GPU
-        for key in _keys(event.group, event.hashes):
+        for key in event.hashes if not event.group else _keys(event.group, event.hashes):
             node = find(key)
             if node is None or not (node.gpu if hot else copies(node, medium)):
-                drops = (*drops, DropReason.UNKNOWN_BLOCK)
+                drops.append(DropReason.UNKNOWN_BLOCK)
             else:
-                self._chains.release(node, medium)
-        return drops
+                release(node, medium)
+        return tuple(drops) if drops else _NOTHING
 
     def _wipe(self) -> None:
         self._chains.clear()
@@ -248,24 +280,28 @@ class ChainTracker:
         extras: list[object] = [event.cache_salt] if event.cache_salt else []
         if root and event.extra_keys:
             extras.extend(value for value in event.extra_keys[0] or () if value != event.lora_name)
-        for value in extras:
-            if self._verify_salt is None or not _is_salt(value):
-                return _FOREIGN, (DropReason.FOREIGN_SALT,)
         if not extras:
             if root:
                 return _open(event.lora_name), _NOTHING
             return _orphan(event.lora_name), _NOTHING
-        keys = self._verified(extras)
+        salts = [value for value in extras if is_router_salt(value)]
+        if not salts or self._verify_salt is None:
+            return _FOREIGN, (DropReason.FOREIGN_SALT,)
+        # Beside a good salt a media hash says nothing that the key does not (C25, A3).
+        keys = self._verified(salts, event.lora_name)
         if keys is None:
             return _BAD_SALT, (DropReason.BAD_SALT,)
         head_end = _block_ends(event)[0][0]
         heads = tuple(Head(0, head_end) for _ in keys)
         return Scope(Kind.SETTLED, keys=keys, heads=heads, lora_name=event.lora_name), _NOTHING
 
-    def _verified(self, salts: Sequence[object]) -> tuple[PrefixKey, ...] | None:
+    def _verified(
+        self, salts: Sequence[object], lora_name: str | None
+    ) -> tuple[PrefixKey, ...] | None:
         found: dict[PrefixKey, None] = {}
         for salt in salts:
-            keys = self._verify_salt(salt) if self._verify_salt and isinstance(salt, str) else None
+            verify = self._verify_salt
+            keys = verify(salt, lora_name) if verify and isinstance(salt, str) else None
             if keys is None:
                 return None
             found.update(dict.fromkeys(keys))
@@ -273,10 +309,16 @@ class ChainTracker:
 
     # -- verdicts ---------------------------------------------------------------------------------
 
-    def _complete(self, target: Node, keys: tuple[PrefixKey, ...]) -> None:
+    def _complete(self, target: Node, keys: tuple[PrefixKey, ...], *, final: bool) -> None:
+        """``final``: nothing more is to be asked about what lies below."""
         base = target.depth - target.size
         heads = {key: Head(base, target.depth) for key in keys}
-        self._chains.rescope(target, lambda old: old.completed(heads))
+
+        def completed(old: Scope) -> Scope:
+            new = old.completed(heads)
+            return new.turned(Kind.SETTLED, None) if final and old.kind is not Kind.SETTLED else new
+
+        self._chains.scopes.rescope(target, completed)
         above = target.parent
         if isinstance(above, Node):  # the shared head of a prefix that is attributed
             self._mark(above, None)
@@ -289,7 +331,7 @@ class ChainTracker:
                 return old
             return old.turned(Kind.SETTLED, why)
 
-        self._chains.rescope(top, settled)
+        self._chains.scopes.rescope(top, settled)
 
     def _mark(self, end: Node, reason: Unattributed | None) -> None:
         """Count an open path under what its judgement said; None: its text leads to a key."""
@@ -297,7 +339,7 @@ class ChainTracker:
         while isinstance(node, Node) and node.scope.kind is Kind.OPEN:
             if node.reason is None or node.reason is reason:
                 return  # so are its ancestors
-            self._chains.count_as(node, reason)
+            self._chains.scopes.count_as(node, reason)
             node = node.parent
 
 
@@ -314,10 +356,6 @@ def _open(lora_name: str | None) -> Scope:
 
 def _orphan(lora_name: str | None) -> Scope:
     return Scope(Kind.ORPHAN, lora_name=lora_name, reason=Unattributed.UNKNOWN_PARENT)
-
-
-def _is_salt(value: object) -> bool:
-    return isinstance(value, str) and value.startswith(SALT_FORM)
 
 
 def _keys(group: int, hashes: Sequence[BlockHash]) -> Sequence[NodeKey]:

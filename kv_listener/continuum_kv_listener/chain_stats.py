@@ -80,3 +80,5 @@ class ChainStats:
     blocks_evicted_total: int
     texts_dropped_total: int
     ignored_group_events_total: int
+    doubted_prefixes: int = 0
+    drifted_copies_total: int = 0

@@ -1,22 +1,32 @@
 """``continuum-kv-listener --check``: tries each endpoint once and prints a table.
 
-One row a source and endpoint: what was tried, whether it worked, and what to do if not. Events of
-engines are not consumed: the subscriber is dropped as soon as it has connected.
+First the listener's own address, certificate and token (``check_serving``), then one row a source
+and endpoint: what was tried, whether it worked, and what to do if not. Events of engines are not
+consumed: the subscriber is dropped as soon as it has connected.
 """
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TextIO
 
 import aiohttp
 import zmq
 
-from continuum_kv_listener.assemble import engine_endpoints
-from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.assemble import World, attributor, engine_endpoints
+from continuum_kv_listener.check_serving import try_serving, wall_clock
+from continuum_kv_listener.check_table import (
+    ENGINE_HINTS,
+    HEALTH_HINT,
+    REPLAY_HINTS,
+    Outcome,
+    next_step,
+    table,
+)
 from continuum_kv_listener.config import ListenerConfig, PromptFormatName, SourceConfig, ZmqMode
 from continuum_kv_listener.engine_client import EngineClient, EngineError
+from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.replay import ReplayClient, ReplayError, ReplaySettings
 from continuum_kv_listener.sources.publisher_acl import (
     AdmissionDesk,
@@ -46,39 +56,17 @@ class CheckTimes:
     http: float = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """One row of the table. ``good`` None means: could not be tried, which is no failure."""
-
-    source: str
-    what: str
-    endpoint: str
-    good: bool | None
-    note: str = ""
-
-
 def check(config: ListenerConfig, *, out: TextIO, times: CheckTimes | None = None) -> int:
     """Try everything and print the table. Returns 0 when all is well, else 1."""
     outcomes = asyncio.run(try_all(config, times or CheckTimes()))
     print(table(outcomes), file=out)
+    print(f"\n{next_step(outcomes)}", file=out)
     return 0 if all(outcome.good is not False for outcome in outcomes) else 1
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
-    """The rows as aligned text."""
-    words = {True: "ok", False: "FAILED", None: "-"}
-    rows = [("SOURCE", "WHAT", "ENDPOINT", "RESULT", "")]
-    rows += [(o.source, o.what, o.endpoint, words[o.good], o.note) for o in outcomes]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, [*widths, 0], strict=True))
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
-
-
 async def try_all(config: ListenerConfig, times: CheckTimes) -> list[Outcome]:
-    """Each source's endpoints, in the order of the file."""
+    """The listener's own rows, then each source's endpoints, in the order of the file."""
+    serving = await try_serving(config, times.http, wall_clock())
     supervisor = Supervisor("check")
     context: zmq.Context[Socket] = zmq.Context()
     desk = AdmissionDesk(context)
@@ -95,7 +83,7 @@ async def try_all(config: ListenerConfig, times: CheckTimes) -> list[Outcome]:
         await supervisor.stop()
         desk.close()
         context.destroy(0)
-    return [outcome for outcomes in tried for outcome in outcomes]
+    return [*serving, *(outcome for outcomes in tried for outcome in outcomes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,27 +172,37 @@ async def _try_replay(source: SourceConfig, tools: _Tools) -> Outcome:
             async for _ in answers:
                 pass
     except ReplayError as error:
-        return _row(source, "replay", endpoint, good=False, note=error.fault.value)
+        hint = REPLAY_HINTS.get(error.fault)
+        note = f"{error.fault.value}: {hint}" if hint else error.fault.value
+        return _row(source, "replay", endpoint, good=False, note=note)
     return _row(source, "replay", endpoint, good=True)
 
 
 async def _try_http(source: SourceConfig, tools: _Tools) -> list[Outcome]:
     urls = engine_endpoints(source)
     client = EngineClient(tools.session, urls, model=source.models[0], timeout=tools.times.http)
-    healthy = await client.health()
-    outcomes = [_row(source, "health", urls.health or "-", good=healthy)]
-    outcomes.append(
-        await _called(source, "detokenize", urls.detokenize, lambda: client.detokenize([0, 1, 2]))
-    )
+    outcomes: list[Outcome] = []
+    if urls.health is not None:
+        healthy = await client.health()
+        note = "" if healthy else HEALTH_HINT
+        outcomes.append(_row(source, "health", urls.health, good=healthy, note=note))
+    if urls.detokenize is not None and source.tokenizer is None:
+        outcomes.append(
+            await _called(
+                source, "detokenize", urls.detokenize, lambda: client.detokenize([0, 1, 2])
+            )
+        )
     if source.prompt_format.name is not PromptFormatName.AUTO:
         return outcomes
-    attributor = Attributor(
-        client,
-        models=source.models,
-        max_prefix_length=source.max_prefix_length,
-        rng=random.Random(),
-    )
-    state = await attributor.calibrate(0.0)
+    if source.endpoints is None and source.tokenizer is None:
+        return outcomes
+    unasked = source.model_copy(update={"calibrate_by_request": False})
+    try:
+        judge = attributor(unasked, client, World(rng=random.Random()))
+    except TokenizerFileError as error:
+        outcomes.append(_row(source, "tokenizer", "-", good=False, note=str(error)))
+        return outcomes
+    state = await judge.calibrate(0.0)
     note = "; ".join(state.warnings)
     outcomes.append(
         _row(source, "template", urls.tokenize or "-", good=state.calibrated, note=note)
@@ -218,7 +216,9 @@ async def _called(
     try:
         await call()
     except EngineError as error:
-        return _row(source, what, endpoint, good=False, note=str(error))
+        hint = ENGINE_HINTS.get(error.fault)
+        note = f"{error}: {hint}" if hint else str(error)
+        return _row(source, what, endpoint, good=False, note=note)
     return _row(source, what, endpoint, good=True)
 
 

@@ -25,7 +25,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Returns the exit code; usage errors leave as SystemExit(2)."""
-    args = _parser().parse_args(argv)
+    args = command_line().parse_args(argv)
     try:
         config, report = load_config(args.config, os.environ)
     except ConfigError as bad:
@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(config, report, env=os.environ)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The command's parser; the man page is made from it."""
     parser = argparse.ArgumentParser(
         prog="continuum-kv-listener",
         description="Follows the KV-cache events of LLM engines and streams, for each, which "

@@ -32,6 +32,7 @@ from continuum_shared.config.kinds import (
 )
 from continuum_shared.config.logging_section import LoggingConfig
 from continuum_shared.config.report import ConfigError, Report
+from continuum_shared.config.salt_echo import SaltEchoConfig
 from continuum_shared.config.source import load_file, load_text
 
 
@@ -50,6 +51,13 @@ class TokenCount(StrEnum):
 
     LONGEST_CHAIN = "longest_chain"
     SHARED_HEAD = "shared_head"
+
+
+class OnGap(StrEnum):
+    """What lost events mean for what was known before them (decisions C17)."""
+
+    SUSPECT = "suspect"
+    PURGE = "purge"
 
 
 class PromptFormatName(StrEnum):
@@ -139,6 +147,7 @@ class EngineEndpoints:
     tokenize: HttpEndpoint
     health: HttpEndpoint
     metrics: HttpEndpoint
+    chat: HttpEndpoint
 
 
 class SourceConfig(SectionModel):
@@ -152,12 +161,8 @@ class SourceConfig(SectionModel):
         "model": ["-"],
     }
     later: ClassVar[Mapping[str, str]] = not_yet(
-        "calibrate_by_request",
         "discover",
-        "dp_size",
-        "on_gap",
         "poll_interval_ms",
-        "tokenizer",
         "trtllm_endpoint",
     )
 
@@ -204,8 +209,30 @@ class SourceConfig(SectionModel):
         description="`auto`, a family (chatml, llama3, mistral, gemma, deepseek, harmony) or "
         "`{custom: {system_start, system_end, first_user_start}}`.",
     )
+    tokenizer: Text | None = Field(
+        None,
+        description="Folder with the model's `tokenizer.json` and chat template, used instead of "
+        "/detokenize and, where the engine renders no chats, to learn the template. Needs the "
+        "extra `tokenizers`.",
+    )
+    calibrate_by_request: bool = Field(
+        False,
+        description="Where nothing else tells the template, send the engine one real chat of one "
+        "token and read it back from its events.",
+    )
     allowed_publishers: tuple[Annotated[str, AfterValidator(_publisher)], ...] = Field(
         (), description="Who may publish: addresses, CIDR blocks, names. Empty = this machine only."
+    )
+    dp_size: Int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Data-parallel ranks: rank r is at both ports + r, as engines publish.",
+    )
+    on_gap: Annotated[OnGap, choice(OnGap)] = Field(
+        OnGap.SUSPECT,
+        description="When lost events cannot be replayed: `suspect` keeps what was known for one "
+        "more TTL unless a later event proves it, `purge` drops it at once.",
     )
     token_count: Annotated[TokenCount, choice(TokenCount)] = Field(
         TokenCount.LONGEST_CHAIN,
@@ -234,8 +261,8 @@ class SourceConfig(SectionModel):
         return self.mode is ZmqMode.BIND
 
     @property
-    def endpoints(self) -> EngineEndpoints:
-        """Raises ValueError when neither endpoint nor engine_url was given (a checked file has)."""
+    def endpoints(self) -> EngineEndpoints | None:
+        """None when neither an endpoint nor engine_url was given: no text is asked of it then."""
         base = self.engine_url
         if base is not None:
             path = base.target.rstrip("/")
@@ -244,23 +271,28 @@ class SourceConfig(SectionModel):
             )
         detokenize = self.detokenize_endpoint or base
         if detokenize is None:
-            raise ValueError("neither detokenize_endpoint nor engine_url is set")
+            return None
         beside = base or detokenize
         return EngineEndpoints(
             detokenize=detokenize,
             tokenize=self.tokenize_endpoint or detokenize.sibling("tokenize"),
             health=beside.sibling("health"),
             metrics=beside.sibling("metrics"),
+            chat=beside.sibling("v1/chat/completions"),
         )
+
+
+class ListenerSaltEcho(SaltEchoConfig):
+    """Read the router's `cache_salt` out of the engines' events: docs/attribution.md."""
+
+    reload: ClassVar[Reload] = Reload.RESTART
 
 
 class ListenerConfig(SectionModel):
     """Everything the listener's file says, with defaults filled in."""
 
     reload: ClassVar[Reload] = Reload.RESTART
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "salt_echo", event_bus="the router reads /events/{backend}"
-    )
+    later: ClassVar[Mapping[str, str]] = not_yet(event_bus="the router reads /events/{backend}")
 
     listen: ListenAddress = Field(
         ListenAddress(host="127.0.0.1", port=7817),
@@ -278,6 +310,7 @@ class ListenerConfig(SectionModel):
         4096, ge=1, le=100_000, description="Event streams open at once, all sources together."
     )
     sources: tuple[SourceConfig, ...] = Field(())
+    salt_echo: ListenerSaltEcho = Field(default_factory=ListenerSaltEcho)
     max_chain_tokens: Int = Field(
         16_384, ge=16, le=10_000_000, description="Longest chain that is followed, in tokens."
     )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from continuum_shared.config.addresses import is_loopback
 from continuum_shared.config.decode import Check, Finding, View
 from continuum_shared.config.report import Path, Severity
+from continuum_shared.config.salt_echo import salt_echo_findings
 
 if TYPE_CHECKING:
-    from continuum_kv_listener.config import ListenerConfig
+    from continuum_kv_listener.config import ListenerConfig, SourceConfig
 
 
 def _at(index: int, key: str) -> Path:
@@ -40,28 +43,104 @@ def _names_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
 def _endpoints_unique(config: ListenerConfig, view: View) -> Iterator[Finding]:
     """Two sources on one socket would announce each other's blocks."""
     first: dict[tuple[str, str], int] = {}
+    read = ("zmq_endpoint", "zmq_mode", "zmq_topic", "dp_size")
     for index, source in enumerate(config.sources):
-        if not view.sure(*(_at(index, key) for key in ("zmq_endpoint", "zmq_mode", "zmq_topic"))):
+        if not view.sure(*(_at(index, key) for key in read)) or _ranks_fit(source):
             continue
-        key = (str(source.zmq_endpoint), "" if source.binds else source.zmq_topic)
-        if key in first:
+        topic = "" if source.binds else source.zmq_topic
+        keys = [(str(source.zmq_endpoint.of_rank(n)), topic) for n in range(source.dp_size)]
+        taken = next((first[key] for key in keys if key in first), None)
+        if taken is not None:
             yield Finding(
                 path=_at(index, "zmq_endpoint"),
-                message=f"is also the zmq_endpoint of sources[{first[key]}]",
+                message=f"is also the zmq_endpoint of sources[{taken}]",
                 hint="give each engine its own endpoint",
             )
-        first.setdefault(key, index)
+        for key in keys:
+            first.setdefault(key, index)
+
+
+def _ranks_fit(source: SourceConfig) -> str | None:
+    """Why the ranks of a source cannot each have an endpoint of their own; None when they can."""
+    if source.dp_size == 1:
+        return None
+    replay = source.zmq_replay_endpoint
+    endpoints = [source.zmq_endpoint, *([replay] if replay is not None else [])]
+    if any(endpoint.ipc_path for endpoint in endpoints):
+        return "an ipc endpoint has no port for each rank"
+    if any(endpoint.port + source.dp_size - 1 > 65_535 for endpoint in endpoints):
+        return "its ranks would need ports above 65535"
+    if replay is not None and abs(replay.port - source.zmq_endpoint.port) < source.dp_size:
+        return "the ranks' events and replays would share ports"
+    return None
+
+
+def _ranks_have_ports(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """Rank r is at both ports + r (decisions C18)."""
+    for index, source in enumerate(config.sources):
+        keys = ("dp_size", "zmq_endpoint", "zmq_replay_endpoint")
+        problem = _ranks_fit(source) if view.sure(*(_at(index, key) for key in keys)) else None
+        if problem is not None:
+            yield Finding(
+                path=_at(index, "dp_size"),
+                message=problem,
+                hint="use tcp endpoints whose ports lie at least dp_size apart",
+            )
 
 
 def _has_engine_url(config: ListenerConfig, view: View) -> Iterator[Finding]:
     for index, source in enumerate(config.sources):
         sure = view.sure(_at(index, "detokenize_endpoint"), _at(index, "engine_url"))
-        if sure and source.detokenize_endpoint is None and source.engine_url is None:
+        without = source.tokenizer is not None or config.salt_echo.enabled
+        if sure and source.endpoints is None and not without:
             yield Finding(
                 path=_at(index, "detokenize_endpoint"),
                 message="is required: prompts can be read back only by asking the engine",
                 hint='such as "http://10.0.0.5:8000/detokenize", or set engine_url',
             )
+
+
+def _tokenizer_is_there(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    """A missing extra or file is told before the start (decisions H13)."""
+    missing = [name for name in ("tokenizers", "jinja2") if find_spec(name) is None]
+    for index, source in enumerate(config.sources):
+        path = _at(index, "tokenizer")
+        if source.tokenizer is None or not view.sure(path):
+            continue
+        if missing:
+            yield Finding(
+                path=path,
+                message="needs a package that is not installed",
+                hint="pip install 'continuum-router[tokenizers]'",
+            )
+        elif not tokenizer_file(source.tokenizer).is_file():
+            yield Finding(
+                path=path,
+                message="has no tokenizer.json",
+                hint="name the model's folder, or the file itself",
+            )
+
+
+def _request_can_be_sent(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    for index, source in enumerate(config.sources):
+        path = _at(index, "calibrate_by_request")
+        if source.calibrate_by_request and source.endpoints is None and view.sure(path):
+            yield Finding(
+                path=path,
+                message="has no engine to send a chat to",
+                hint="set engine_url",
+                severity=Severity.WARNING,
+            )
+
+
+def _salt_echo_has_a_secret(config: ListenerConfig, view: View) -> Iterator[Finding]:
+    yield from salt_echo_findings(config.salt_echo, ("salt_echo",), view)
+
+
+def tokenizer_file(path: str) -> FilePath:
+    """The `tokenizer.json` that `sources[].tokenizer` means."""
+    named = FilePath(path)
+    return named / "tokenizer.json" if named.is_dir() else named
 
 
 def _mode_fits_host(config: ListenerConfig, view: View) -> Iterator[Finding]:
@@ -148,7 +227,11 @@ CHECKS: tuple[Check[ListenerConfig], ...] = (
     Check(_some_source, (("sources",),)),
     Check(_names_unique),
     Check(_endpoints_unique),
-    Check(_has_engine_url),
+    Check(_has_engine_url, (("salt_echo",),)),
+    Check(_tokenizer_is_there),
+    Check(_request_can_be_sent),
+    Check(_salt_echo_has_a_secret),
+    Check(_ranks_have_ports),
     Check(_mode_fits_host),
     Check(_hosts_allowed),
     Check(_bound_to_nobody),

@@ -63,6 +63,7 @@ _MEDIA: Mapping[object, Medium] = {
     "EXTERNAL": Medium.EXTERNAL,
 }
 _MASK64 = (1 << 64) - 1
+_GPU = Medium.GPU
 
 
 class DecodedBatch(NamedTuple):
@@ -98,21 +99,47 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
         rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
     if not isinstance(raws, list):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
-    table = engine if engine in _STORED else "vllm"
+    events, drops = _events(raws, engine if engine in _STORED else "vllm")
+    known_rank = rank if type(rank) is int and rank >= 0 else None
+    return DecodedBatch(tuple(events), tuple(drops), known_rank)
+
+
+def _events(raws: list[object], table: str) -> tuple[list[EngineEvent], list[DropReason]]:
+    """All events in their order. Engines tell each block's removal by an event of its own: those
+    that follow each other on one medium become one :class:`Removed`."""
     events: list[EngineEvent] = []
     drops: list[DropReason] = []
+    merged: list[tuple[Removed, list[BlockHash]]] = []
+    last: Removed | None = None
+    more: list[BlockHash] | None = None
+    place: tuple[object, object] | None = None
     for raw in raws:
+        here = None
         try:
+            if isinstance(raw, dict) and raw.get("type") == "BlockRemoved":
+                here = (raw.get("medium"), raw.get("group_idx"))
+                if last is not None and place == here:
+                    found = _hashes(raw.get("block_hashes"))
+                    if more is None:
+                        more = list(last.hashes)
+                        merged.append((last, more))
+                    more += found
+                    last.merged += 1
+                    continue
             event = _event(raw, table)
         except _MalformedError:
             drops.append(DropReason.MALFORMED_EVENT)
             continue
+        last = more = None
         if event is None:
             drops.append(DropReason.UNKNOWN_TAG)
-        else:
-            events.append(event)
-    known_rank = rank if type(rank) is int and rank >= 0 else None
-    return DecodedBatch(tuple(events), tuple(drops), known_rank)
+            continue
+        events.append(event)
+        if here is not None and isinstance(event, Removed):
+            last, place = event, here
+    for whole, hashes in merged:
+        whole.hashes = tuple(hashes)
+    return events, drops
 
 
 def _event(raw: object, table: str) -> EngineEvent | None:
@@ -130,9 +157,9 @@ def _event(raw: object, table: str) -> EngineEvent | None:
         return _stored(fields)
     if tag == "BlockRemoved":
         return Removed(
-            hashes=_hashes(fields.get("block_hashes")),
-            medium=_medium(fields.get("medium")),
-            group=_count(fields.get("group_idx")),
+            _hashes(fields.get("block_hashes")),
+            _medium(fields.get("medium")),
+            _count(fields.get("group_idx")),
         )
     if tag == "AllBlocksCleared":
         return Cleared()
@@ -142,8 +169,11 @@ def _event(raw: object, table: str) -> EngineEvent | None:
 
 
 def _stored(fields: Mapping[object, object]) -> Stored:
+    """There is one for nearly every block: what is common is looked at without a call."""
     get = fields.get
     parent = get("parent_block_hash")
+    if parent is not None:
+        parent = parent & _MASK64 if type(parent) is int else _hashes([parent])[0]
     lora_id = get("lora_id")
     lora_name = get("lora_name")
     if lora_name is not None:
@@ -156,19 +186,18 @@ def _stored(fields: Mapping[object, object]) -> Stored:
         lora_name = f"lora_id:{_count(lora_id)}"
     group = _count(get("group_idx"))
     extra_keys = get("extra_keys")
-    return Stored(
-        hashes=_hashes(get("block_hashes")),
-        parent=None if parent is None else _hashes([parent])[0],
-        tokens=_tokens(get("token_ids")),
-        block_size=_count(get("block_size")),
-        lora_name=lora_name,
-        medium=_medium(get("medium")),
-        extra_keys=() if extra_keys is None else _extra_keys(extra_keys, lora_id),
-        cache_salt=cache_salt,
-        group=group,
-        full_attention=_full_attention(
-            group, get("kv_cache_spec_kind"), get("kv_cache_spec_sliding_window")
-        ),
+    kind, window = get("kv_cache_spec_kind"), get("kv_cache_spec_sliding_window")
+    return Stored(  # in the order of its fields
+        _hashes(get("block_hashes")),
+        _count(get("block_size")),
+        parent,
+        _tokens(get("token_ids")),
+        lora_name,
+        _medium(get("medium")),
+        () if extra_keys is None else _extra_keys(extra_keys, lora_id),
+        cache_salt,
+        group,
+        _full_attention(group, kind, window),
     )
 
 
@@ -176,6 +205,8 @@ def _hashes(value: object) -> tuple[BlockHash, ...]:
     """Ints become unsigned 64 bits, whatever sign the engine gave them (decisions C16)."""
     if not isinstance(value, list) or not value:
         raise _MalformedError
+    if len(value) == 1 and type(value[0]) is int:  # the usual removal
+        return (value[0] & _MASK64,)
     hashes: list[BlockHash] = []
     for each in value:
         if type(each) is int:
@@ -226,6 +257,8 @@ def _text(value: object) -> str | None:
 
 def _medium(value: object) -> Medium:
     """Absent is the GPU; a tier that we do not know is one below it (decisions C13)."""
+    if value == "GPU":
+        return _GPU
     if value is None or isinstance(value, str):
         return _MEDIA.get(value) or Medium.EXTERNAL
     raise _MalformedError
@@ -254,6 +287,8 @@ def _extra_keys(value: object, lora_id: object) -> tuple[tuple[object, ...] | No
 def _full_attention(group: int, kind: object, window: object) -> bool:
     """Whether the group's blocks describe a whole prefix (decisions C19). Without a kind only
     group 0 does, unless it names a window."""
+    if kind == "full_attention":
+        return True
     if isinstance(kind, str) and kind != "unknown":
         return kind in _FULL_ATTENTION_KINDS
     return group == 0 and not window

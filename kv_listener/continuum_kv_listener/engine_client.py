@@ -1,4 +1,4 @@
-"""One engine's text endpoints: ``/tokenize``, ``/detokenize`` and ``/health``.
+"""One engine's text endpoints: ``/tokenize``, ``/detokenize``, ``/health``; a chat to learn from.
 
 Answers are believed only in the shapes listed here (``wire/README.md``, decisions C22):
 
@@ -47,11 +47,12 @@ class EngineError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineEndpoints:
-    """Full URLs of one engine. ``health`` and ``tokenize`` may be unknown."""
+    """Full URLs of one engine; any may be unknown."""
 
-    detokenize: str
+    detokenize: str | None = None
     tokenize: str | None = None
     health: str | None = None
+    chat: str | None = None
 
 
 _UNSUPPORTED = frozenset({400, 404, 405, 422, 501})
@@ -94,6 +95,8 @@ class EngineClient:
 
     async def detokenize(self, tokens: "Sequence[int] | array[int]") -> str:
         """Text of ``tokens``, special tokens kept. Raises :class:`EngineError`."""
+        if self._endpoints.detokenize is None:
+            raise EngineError(EngineFault.UNSUPPORTED, "/detokenize")
         answer = await self._post(
             "/detokenize",
             self._endpoints.detokenize,
@@ -106,6 +109,13 @@ class EngineClient:
         if not isinstance(text, str):
             raise EngineError(EngineFault.BAD_ANSWER, "/detokenize")
         return text
+
+    async def chat(self, messages: Sequence[Mapping[str, str]]) -> None:
+        """Have the engine answer a real chat with one token. Raises :class:`EngineError`."""
+        if self._endpoints.chat is None:
+            raise EngineError(EngineFault.UNSUPPORTED, "/v1/chat/completions")
+        body: dict[str, object] = {"messages": list(messages), "max_tokens": 1, "temperature": 0}
+        await self._post("/v1/chat/completions", self._endpoints.chat, body)
 
     async def health(self) -> bool:
         """Whether the engine answers ``/health`` with success; True when it has no such URL."""

@@ -4,8 +4,9 @@
 in this process only and are never logged (S0 "security", invariant 7 of design/chains.md): their
 representations leave contents out.
 
-``Stored`` and ``Removed`` are values like all others but not frozen: there is one for nearly every
-block, and freezing would cost a fifth of what a block may cost (tests/bench/bench_chain.py).
+``Stored`` and ``Removed`` are values like all others but neither frozen nor keyword-only: there is
+one for nearly every block, and both would cost a fifth of what a block may cost each
+(tests/bench/bench_listener_blocks.py). Only the decoder makes them without naming the fields.
 """
 
 from array import array
@@ -48,7 +49,7 @@ class DropReason(StrEnum):
     DUPLICATE = "duplicate"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Stored:
     """Blocks ``hashes`` now hold ``tokens``, each the child of the one before it.
 
@@ -59,9 +60,9 @@ class Stored:
     """
 
     hashes: tuple[BlockHash, ...]
+    block_size: int
     parent: BlockHash | None = None
     tokens: Tokens = field(default_factory=lambda: array("I"), repr=False)
-    block_size: int
     lora_name: str | None = None
     medium: Medium = Medium.GPU
     extra_keys: tuple[tuple[object, ...] | None, ...] = field(default=(), repr=False)
@@ -70,13 +71,15 @@ class Stored:
     full_attention: bool = True
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Removed:
-    """One copy of each of these blocks on ``medium`` is gone."""
+    """One copy of each of these blocks on ``medium`` is gone. ``merged`` is how many events of the
+    engine this one stands for."""
 
     hashes: tuple[BlockHash, ...]
     medium: Medium = Medium.GPU
     group: int = 0
+    merged: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

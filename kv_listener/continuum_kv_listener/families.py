@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from continuum_kv_listener.prompt_format import PromptFormat
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_kv_listener.template_literals import TemplateLiterals, build_format
 
 
@@ -34,13 +35,13 @@ class CustomMarkers:
     first_user_start: str
 
 
-def family_format(family: Family) -> tuple[PromptFormat, tuple[str, ...]]:
-    """The format of a named family and its warnings."""
+def family_format(family: Family) -> tuple[PromptFormat, tuple[TemplateLimit, ...]]:
+    """The format of a named family and its limits."""
     return build_format(_family_literals(family))
 
 
-def custom_format(markers: CustomMarkers) -> tuple[PromptFormat, tuple[str, ...]]:
-    """The format of an operator's own markers and its warnings.
+def custom_format(markers: CustomMarkers) -> tuple[PromptFormat, tuple[TemplateLimit, ...]]:
+    """The format of an operator's own markers and its limits.
 
     The words that end a system text are taken to end the first message too, which holds for every
     template with one kind of turn. Plain completions prompts are not attributed: what the

@@ -29,6 +29,8 @@ JOIN_SECONDS = 0.1
 nothing falls between the replay's end and the first live batch."""
 TURN_SECONDS = 0.005
 """Other tasks get a turn at least this often, however much there is to read."""
+FOREIGN_SECONDS = 60.0
+"""A connection that outlives a contradicted replay by this is not that of a dying engine."""
 MAX_HOLES = 32
 """Replays asked again within one recovery because an answer in the middle was missing."""
 
@@ -56,6 +58,9 @@ class Sink(Protocol):
 
     def restarted(self) -> None:
         """The engine is a new process with an empty cache."""
+
+    def lost(self) -> None:
+        """Batches are missing for good before the next one."""
 
     def dropped(self, reason: DropReason) -> None:
         """A batch was not handed on."""
@@ -98,20 +103,24 @@ class Intake:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.connected = False
+        self.connections = 0
         self.down_since: float | None = clock()
         self.settled = asyncio.Event()
         self.gaps = 0
         self.lost = 0
         self.restarts = RestartLog()
         self.last_batch_at: float | None = None
+        self.verified_at = clock()
+        """When what is known was last shown to be of the process that is connected."""
         self.replay_failing = False
-        self.replay_foreign = False
+        self._foreign_since: float | None = None
         self._source = source
         self._replay = replay
         self._sink = sink
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
+        self._on_doubt: Callable[[], None] | None = None
         self._backoff = Backoff(settings.replay_pause, settings.replay_pause_max)
         self._replay_blocked_until = 0.0
         self._unsettled = False
@@ -127,6 +136,17 @@ class Intake:
     def vouched(self) -> bool:
         """False while a reconnected engine has not been shown to be the same process."""
         return self._sequence.anchor is None
+
+    def watch(self, on_doubt: Callable[[], None]) -> None:
+        """``on_doubt`` is called when only the engine's other endpoints can tell whether a process
+        that was reconnected to is the same; :meth:`same_process` or :meth:`other_process` is the
+        answer. Unwatched, a source without a replay endpoint believes that it is."""
+        self._on_doubt = on_doubt
+
+    @property
+    def replay_foreign(self) -> bool:
+        """The replay endpoint contradicts the engine that we follow; it is not asked."""
+        return self._foreign_since is not None
 
     async def run(self) -> None:
         """Follow the source until cancelled."""
@@ -162,26 +182,45 @@ class Intake:
         return patience is not None and patience <= 0
 
     async def _link_up(self) -> None:
+        self.connections += 1
+        if self._replay is not None:
+            self._foreign_since = None
+        if not self.connected:
+            self._metrics.connected.inc()
         self.connected = True
         self.down_since = None
-        self._metrics.connected.set(1)
         self._sequence.connected()
         log.info("Source connected", extra=fields(source=self._metrics.source))
         if self._replay is None:
-            # Nothing can confirm the process; a number that goes backwards will tell.
-            self._sequence.confirmed()
+            if self._on_doubt is not None and self._sequence.anchor is not None:
+                self._on_doubt()
+            else:  # a number that goes backwards will tell
+                self._confirmed()
         else:
             await asyncio.sleep(self._settings.join_seconds)
             await self._settle()
         self.settled.set()
 
     def _link_down(self) -> None:
+        if self.connected:
+            self._metrics.connected.inc(-1)
         self.connected = False
         self.down_since = self._clock()
-        self._metrics.connected.set(0)
         log.warning("Source disconnected", extra=fields(source=self._metrics.source))
 
+    def same_process(self) -> None:
+        """The engine's process is the one from before this connection. A replay endpoint says so
+        itself."""
+        if self._replay is None and self._sequence.anchor is not None:
+            self._confirmed()
+
+    def other_process(self) -> None:
+        """The engine's process is a new one."""
+        if self._sequence.last is not None:
+            self._restart()
+
     async def _live(self, raw: RawBatch) -> None:
+        self._judge_replay()
         mark = hash(raw.payload)
         verdict = self._sequence.live(raw.seq, mark)
         if verdict is Verdict.BACKWARDS:
@@ -194,8 +233,7 @@ class Intake:
             await self._recover()
             verdict = self._sequence.live(raw.seq, mark)
             if verdict is Verdict.BACKWARDS:
-                # A fresh replay says otherwise than the engine that we follow.
-                self._disown_replay()
+                self._contradicted()
             if verdict in (Verdict.GAP, Verdict.BACKWARDS):
                 # What an engine published before our first contact is not known to be missed.
                 known = self._sequence.last is not None
@@ -210,18 +248,22 @@ class Intake:
             self._sink.dropped(DropReason.DUPLICATE)
         elif len(raw.payload) > self._settings.max_frame_bytes:
             self._sink.dropped(DropReason.OVERSIZED)
+            self._sink.lost()
         else:
             self._metrics.batches.inc()
             self._sink.batch(raw)
 
     def _count_lost(self, missing: int) -> None:
-        self.lost += missing
-        self._metrics.lost.inc(missing)
+        if missing:
+            self.lost += missing
+            self._metrics.lost.inc(missing)
+            self._sink.lost()
 
     def _restart(self) -> None:
         now = self._clock()
         before = self.restarts.suspicious(now)
         self._sequence.restarted()
+        self.verified_at = now
         self.restarts.note(now)
         self._metrics.restarts.inc()
         if not self.restarts.suspicious(now):
@@ -233,24 +275,39 @@ class Intake:
             )
         self._sink.restarted()
 
-    def _disown_replay(self) -> None:
-        """The replay endpoint is another engine's: forget what it said and ask it no more."""
-        self.replay_foreign = True
+    def _confirmed(self) -> None:
+        self._sequence.confirmed()
+        self.verified_at = self._clock()
+
+    def _contradicted(self) -> None:
+        """A fresh replay says otherwise than the engine that we follow: forget what it said.
+
+        Either the engine has been replaced while its last words waited to be read, and then its
+        connection is about to end; or the endpoint is another engine's. It is not asked until that
+        is clear.
+        """
+        if self._foreign_since is None:
+            self._foreign_since = self._clock()
+            self._unsettled = False
+        self._restart()
+
+    def _judge_replay(self) -> None:
+        """Still contradicted, still connected: the endpoint is another engine's for good."""
+        since = self._foreign_since
+        if self._replay is None or since is None or self._clock() - since < FOREIGN_SECONDS:
+            return
         self._replay = None
-        self._unsettled = False
         log.error(
             "Replay endpoint belongs to another engine; it is not asked any more",
             extra=fields(source=self._metrics.source),
         )
-        self._restart()
 
     async def _settle(self) -> None:
         """After connecting: is it the same process, and what have we missed (C17, J6)?"""
         anchor = self._sequence.anchor
         if anchor is None:
-            if self._sequence.last is not None:
-                self._unsettled = False
-                return
+            if self._sequence.last is None:
+                self._confirmed()
             ended = await self._recover()
         else:
             ended = await self._replay_from(anchor.seq, anchor)
@@ -258,7 +315,7 @@ class Intake:
                 self._restart()
                 ended = await self._recover()
             elif ended is not _Ended.FAILED:
-                self._sequence.confirmed()
+                self._confirmed()
                 if ended is _Ended.HOLE:
                     ended = await self._recover()
         self._unsettled = ended is _Ended.FAILED
@@ -274,7 +331,9 @@ class Intake:
 
     async def _replay_from(self, start: int, anchor: Anchor | None) -> _Ended:
         """One request. With an ``anchor`` the first answer has to be that very batch."""
-        if self._replay is None or self._clock() < self._replay_blocked_until:
+        if self._replay is None or self._foreign_since is not None:
+            return _Ended.FAILED
+        if self._clock() < self._replay_blocked_until:
             return _Ended.FAILED
         try:
             async with self._replay.ask(start) as answers:

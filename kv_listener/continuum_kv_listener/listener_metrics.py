@@ -4,7 +4,7 @@ Families are made once by the wiring; each source binds its children once, so th
 is one addition. Sizes of the block graph are read at scrape time.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 
 from continuum_kv_listener.bearer import Refusal
@@ -17,6 +17,7 @@ from continuum_kv_listener.engine_events import (
     Stored,
 )
 from continuum_kv_listener.server_certificate import Renewal
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.kv_event import KvAction
 from continuum_shared.metrics import Counter, Metrics
 
@@ -68,6 +69,8 @@ EVENT_TYPES: dict[type[EngineEvent], EventType] = {
     Cleared: EventType.CLEARED,
 }
 
+ReadAttribution = Callable[[], Iterable[tuple[str, Collection[TemplateLimit], int]]]
+"""Source names with the limits of their templates and how many salts have verified."""
 ReadStats = Callable[[], Iterable[tuple[str, ChainStats]]]
 """Source names with the present counts of their block graphs."""
 
@@ -101,7 +104,7 @@ class ListenerMetrics:
             f"{pre}replays_total", "Replay requests.", {"source": None, "result": ReplayResult}
         )
         self.connected = metrics.gauge(
-            f"{pre}connected", "Whether a publisher is connected.", source
+            f"{pre}connected", "Publishers connected: 1, or dp_size, when all is well.", source
         )
         self.questions = metrics.counter(
             f"{pre}questions_total",
@@ -144,6 +147,26 @@ class ListenerMetrics:
         """The children of one source's event stream."""
         return StreamMetrics(self, source)
 
+    def watch_attribution(self, read: ReadAttribution) -> None:
+        """Register what is read from the attributors at scrape time."""
+        self.metrics.gauge_fn(
+            "continuum_listener_template_limits",
+            "1 for each kind of prompt that the source's chat template keeps from being "
+            "attributed.",
+            ("source", "limit"),
+            lambda: [
+                ((source, limit.value), float(limit in limits))
+                for source, limits, _ in read()
+                for limit in TemplateLimit
+            ],
+        )
+        self.metrics.counter_fn(
+            "continuum_listener_verified_salts_total",
+            "Chains attributed by a router's salt, without asking for their text.",
+            ("source",),
+            lambda: [((source,), float(salts)) for source, _, salts in read()],
+        )
+
     def watch_certificate(self, expires: Callable[[], float]) -> dict[Renewal, Counter]:
         """Register what is known about the certificate; gives the counters of its renewals."""
         pre = "continuum_listener_certificate_"
@@ -166,6 +189,11 @@ class ListenerMetrics:
             ("tokens", "Token ids kept.", lambda stats: stats.tokens),
             ("prefixes", "Prefixes announced as live.", lambda stats: stats.prefixes),
             ("questions_open", "Paths being asked about.", lambda stats: stats.questions_open),
+            (
+                "doubted_prefixes",
+                "Live prefixes that nothing has shown to be there since events were lost.",
+                lambda stats: stats.doubted_prefixes,
+            ),
         )
         for name, text, value in gauges:
             self.metrics.gauge_fn(f"{pre}{name}", text, ("source",), _rows(read, value))
@@ -184,6 +212,11 @@ class ListenerMetrics:
                 "dropped_texts_total",
                 "Token segments forgotten because of max_retained_tokens.",
                 lambda stats: stats.texts_dropped_total,
+            ),
+            (
+                "drifted_copies_total",
+                "Copies dropped because the engine has fewer blocks than were counted.",
+                lambda stats: stats.drifted_copies_total,
             ),
         )
         for name, text, value in counters:
@@ -230,8 +263,8 @@ class IntakeMetrics:
         self._replays[result].value += 1
 
     def applied(self, event: EngineEvent) -> None:
-        """One engine event was applied."""
-        self._events[type(event)].value += 1
+        """An engine event, or several that were read as one, was applied."""
+        self._events[type(event)].value += event.merged if isinstance(event, Removed) else 1
 
     def asked(self, result: QuestionResult) -> None:
         """One question ended."""

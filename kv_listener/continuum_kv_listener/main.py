@@ -8,12 +8,14 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from aiohttp import web
 
 from continuum_kv_listener.assemble import Listener, World
 from continuum_kv_listener.config import ListenerConfig
+from continuum_kv_listener.engine_text import TokenizerFileError
 from continuum_kv_listener.serve_sse import ServeTimes
 from continuum_kv_listener.server_certificate import CertificateError, ServerCertificate
 from continuum_kv_listener.sources.publisher_acl import UnresolvedPublisher
@@ -78,7 +80,7 @@ class Daemon:
         except OSError as error:
             await self.stop()
             raise StartFailed(f"cannot listen on {listen}: {_reason(error)}") from None
-        except UnresolvedPublisher as error:
+        except (UnresolvedPublisher, TokenizerFileError) as error:
             await self.stop()
             raise StartFailed(str(error)) from None
 
@@ -106,7 +108,8 @@ def raise_file_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with suppress(OSError, ValueError):  # a sandbox may forbid it; then the old limit holds
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def serve(

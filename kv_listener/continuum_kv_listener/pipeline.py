@@ -6,7 +6,8 @@ Synchronous: nothing here waits, so tracking never depends on how fast the engin
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
 from typing import Protocol
 
 from continuum_kv_listener.attribution_types import PathVerdict, Question
@@ -14,7 +15,6 @@ from continuum_kv_listener.chain_stats import ChainStats
 from continuum_kv_listener.decode import decode_batch
 from continuum_kv_listener.engine_events import DropReason, EngineEvent, RawBatch
 from continuum_kv_listener.listener_metrics import IntakeMetrics
-from continuum_kv_listener.stream import EventStream
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.logs import fields
 from continuum_shared.prefix_key import PrefixKey
@@ -27,6 +27,7 @@ LOGGED_ONCE = {
     DropReason.UNKNOWN_TAG: "Event type is unknown",
     DropReason.BAD_FRAMES: "Message has the wrong frames",
     DropReason.OVERSIZED: "Message is larger than max_frame_bytes",
+    DropReason.BAD_SALT: "A router's salt does not verify",
     DropReason.NOT_ALLOWED: "Publisher is not in allowed_publishers",
 }
 """Drops that mean a wrong set-up: one line in the log per source, the rest is in the counter."""
@@ -56,6 +57,27 @@ class Tracker(Protocol):
 
     def purge(self, now: float) -> None: ...
 
+    def suspect(self, now: float) -> None: ...
+
+    def doubted(self) -> frozenset[PrefixKey]: ...
+
+    def fit(self, gpu_blocks: int) -> int: ...
+
+
+class OnGap(StrEnum):
+    """What an unrecovered loss means for what was known before it (decisions C17)."""
+
+    SUSPECT = "suspect"
+    """It is believed for one more TTL, and longer where a later store proves it."""
+    PURGE = "purge"
+    """It is dropped at once."""
+
+
+class Outlet(Protocol):
+    """Where records go (``stream.EventStream``, ``rank_merge.RankPort``)."""
+
+    def publish(self, events: Iterable[KvEvent]) -> None: ...
+
 
 class Pipeline:
     """Decodes, tracks and publishes for one source. ``clock`` gives monotonic seconds.
@@ -72,6 +94,7 @@ class Pipeline:
         metrics: IntakeMetrics,
         clock: Callable[[], float],
         on_restart: Callable[[float], None],
+        on_gap: OnGap = OnGap.SUSPECT,
     ) -> None:
         self.tracker = tracker
         self.due_changed = asyncio.Event()
@@ -81,17 +104,20 @@ class Pipeline:
         self._metrics = metrics
         self._clock = clock
         self._on_restart = on_restart
-        self._stream: EventStream | None = None
+        self._on_gap = on_gap
+        self._outlet: Outlet | None = None
 
-    def publish_to(self, stream: EventStream) -> None:
+    def publish_to(self, outlet: Outlet) -> None:
         """Where records go (the stream needs this pipeline's snapshot, so it is made later)."""
-        self._stream = stream
+        self._outlet = outlet
 
     def batch(self, raw: RawBatch) -> None:
         """Apply one batch; a bad event costs itself."""
         decoded = decode_batch(raw.payload, self._engine)
         for reason in decoded.drops:
             self.dropped(reason)
+            if reason is DropReason.UNDECODABLE_BATCH:
+                self.lost()
         now = self._clock()
         for event in decoded.events:
             for reason in self.tracker.apply(event, now):
@@ -105,6 +131,24 @@ class Pipeline:
         self._on_restart(now)
         self.caught_up()
 
+    def lost(self) -> None:
+        """Events are missing for good: what they removed is still tracked."""
+        now = self._clock()
+        if self._on_gap is OnGap.PURGE:
+            self.tracker.purge(now)
+        else:
+            self.tracker.suspect(now)
+
+    def fit(self, gpu_blocks: int) -> None:
+        """The engine said how many blocks it has (C16)."""
+        dropped = self.tracker.fit(gpu_blocks)
+        if dropped:
+            log.warning(
+                "More copies were counted than the engine has blocks",
+                extra=fields(source=self._metrics.source, dropped=dropped, gpu_blocks=gpu_blocks),
+            )
+            self.caught_up()
+
     def caught_up(self) -> None:
         """Publish what is due and let the tasks look for more to do."""
         self.flush()
@@ -113,8 +157,8 @@ class Pipeline:
 
     def flush(self) -> None:
         """Publish what is due now."""
-        if self._stream is not None:
-            self._stream.publish(self.tracker.drain(self._clock()))
+        if self._outlet is not None:
+            self._outlet.publish(self.tracker.drain(self._clock()))
 
     def snapshot(self) -> list[KvEvent]:
         """One record for each live prefix, after everything due was published (J17)."""

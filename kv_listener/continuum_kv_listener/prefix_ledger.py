@@ -62,8 +62,22 @@ class DepthBag:
 
     def move(self, old: int, new: int) -> None:
         """One ``old``, which must be there, becomes one ``new``."""
-        self.remove(old)
-        self.add(new)
+        counts = self._counts
+        there = counts[old]
+        if there > 1:
+            counts[old] = there - 1
+        else:
+            del counts[old]
+        if new in counts:
+            counts[new] += 1
+            return
+        counts[new] = 1
+        heap = self._heap
+        if len(heap) > 2 * len(counts) + 16:
+            heap[:] = [-known for known in counts]
+            heapify(heap)
+        else:
+            heappush(heap, -new)
 
     def largest(self) -> int:
         """The largest value; the bag must not be empty."""
@@ -77,7 +91,17 @@ class DepthBag:
 class _Entry:
     """One prefix: its leaves by tier, and what was last said about it (tier 0: nothing)."""
 
-    __slots__ = ("dirty", "held", "hot", "key", "sent_at", "sent_tier", "sent_tokens", "warm")
+    __slots__ = (
+        "dirty",
+        "held",
+        "hot",
+        "key",
+        "seen",
+        "sent_at",
+        "sent_tier",
+        "sent_tokens",
+        "warm",
+    )
 
     def __init__(self, key: PrefixKey) -> None:
         self.key = key
@@ -88,6 +112,8 @@ class _Entry:
         self.sent_at = 0.0
         self.dirty = False
         self.held = False
+        self.seen = 0
+        """The age in which a block with this key was last shown to be there (``doubts.py``)."""
 
 
 class PrefixLedger:
@@ -147,6 +173,17 @@ class PrefixLedger:
             if not entry.dirty:
                 entry.dirty = True
                 self._dirty.append(entry)
+
+    def proved(self, scope: Scope, age: int) -> None:
+        """A block of this scope is known to be there in this age."""
+        for key in scope.keys:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.seen = age
+
+    def doubted(self, age: int) -> frozenset[PrefixKey]:
+        """Prefixes of which no block has been shown to be there in this age."""
+        return frozenset(entry.key for entry in self._entries.values() if entry.seen < age)
 
     def purge(self) -> None:
         """All is gone at once; the next drain says so in one record, whatever was known."""
@@ -217,7 +254,7 @@ class PrefixLedger:
         entry.sent_tier = tier
         entry.sent_tokens = tokens
         entry.sent_at = now
-        return KvEvent(action=_ACTIONS[was, tier], prefix=entry.key, tokens=tokens)
+        return KvEvent(action=ACTIONS[was, tier], prefix=entry.key, tokens=tokens)
 
     def _worth(self, bag: DepthBag) -> int:
         value = bag.largest()
@@ -227,7 +264,7 @@ class PrefixLedger:
         return max(1, value >> _BASE_BITS if bag.total == 1 else value & _BASE_MASK)
 
 
-_ACTIONS = {
+ACTIONS = {
     (0, HOT): KvAction.CREATED,
     (HOT, HOT): KvAction.CREATED,
     (WARM, HOT): KvAction.RELOADED,

@@ -54,6 +54,8 @@ class Section(StrEnum):
 
     SYSTEM = "system"
     USER = "user"
+    ASSISTANT = "assistant"
+    """A first message of the assistant's: it anchors a chat as a user's does (decisions A2)."""
     TOOLS = "tools"
 
 
@@ -77,9 +79,9 @@ class Link:
 class PromptFormat:
     """The words of one chat template, as far as attribution needs them.
 
-    ``system_ends`` and ``user_ends`` are the marks that end a text of that kind; the earliest one
-    wins. ``not_system`` are marks that show that what was read as a system text was none.
-    ``system_links`` tell what follows an ended system text (longest literal first).
+    ``system_ends``, ``user_ends`` and ``assistant_ends`` are the marks that end a text of that
+    kind; the earliest one wins. ``not_system`` are marks that show that what was read as a system
+    text was none. ``system_links`` tell what follows an ended system text (longest literal first).
     ``tool_exits`` lead out of a tool list that stands before the keyed text.
     ``raw_head`` is what the tokenizer puts before a plain prompt; None when such prompts cannot be
     read. ``chat_marks`` are beginnings that only a chat has.
@@ -89,6 +91,7 @@ class PromptFormat:
     system_ends: tuple[str, ...] = ()
     not_system: tuple[str, ...] = ()
     user_ends: tuple[str, ...] = ()
+    assistant_ends: tuple[str, ...] = ()
     system_links: tuple[Link, ...] = ()
     tool_exits: tuple[tuple[str, Section], ...] = ()
     raw_head: str | None = None
@@ -219,7 +222,9 @@ def _read_section(
     if section is Section.SYSTEM:
         return _read_system(prompt_format, text, at, limit)
     if section is Section.USER:
-        return _read_user(prompt_format, text, at, limit)
+        return _read_first(prompt_format.user_ends, text, at, limit)
+    if section is Section.ASSISTANT:
+        return _read_first(prompt_format.assistant_ends, text, at, limit)
     return _read_tools(prompt_format, text, at, limit)
 
 
@@ -252,7 +257,7 @@ def _read_system(prompt_format: PromptFormat, text: str, at: int, limit: int) ->
             reading.open = True
         elif following is Section.USER:
             # An empty system text anchors nothing: the first message does (prefix_key).
-            user = _read_user(prompt_format, text, at, limit)
+            user = _read_first(prompt_format.user_ends, text, at, limit)
             reading.absorb(user)
             reading.closed = user.closed
         return reading
@@ -274,14 +279,15 @@ def _follow(links: tuple[Link, ...], text: str, at: int) -> tuple[Section | None
     return link.section, end
 
 
-def _read_user(prompt_format: PromptFormat, text: str, at: int, limit: int) -> _Reading:
+def _read_first(ends: tuple[str, ...], text: str, at: int, limit: int) -> _Reading:
+    """Read a first message."""
     reading = _Reading()
-    end, _ = _earliest(text, at, prompt_format.user_ends)
+    end, _ = _earliest(text, at, ends)
     if end >= 0:
         reading.closed = end
         reading.add(KeyTag.FIRST_MESSAGE, text[at:end], limit)
         return reading
-    sure = text[at : confirmed_end(text, at, prompt_format.user_ends)]
+    sure = text[at : confirmed_end(text, at, ends)]
     _add_if_covered(reading, KeyTag.FIRST_MESSAGE, sure, limit)
     return reading
 

@@ -28,13 +28,17 @@ class Shape(StrEnum):
     DATE_WORDS = rf"{_WEEKDAY}\d{{1,2}} {_MONTH},? \d{{4}}"
     DATE_AMERICAN = rf"{_WEEKDAY}{_MONTH} \d{{1,2}}, \d{{4}}"
     DATE_ISO = r"\d{4}-\d{2}-\d{2}"
+    DATE_SLASHED = r"\d{1,4}/\d{1,2}/\d{1,4}"
+    DATE_DOTTED = r"\d{1,2}\.\d{1,2}\.\d{4}"
+    DATE_KOREAN = r"\d{4}년 ?\d{1,2}월 ?\d{1,2}일"
+    TIME = r"\d{1,2}:\d{2}(?::\d{2})?"
     REASONING = r"(?<=Reasoning: )(?:low|medium|high)(?=\n)"
 
 
 _LONGEST_SHAPE = 40
 _COMPILED = {shape: re.compile(shape.value) for shape in Shape}
 _ANY_SHAPE = re.compile("|".join(f"(?P<{shape.name}>{shape.value})" for shape in Shape))
-_SHAPE_PREFIX = re.compile(r"[A-Za-z0-9 ,\-]*\Z")
+_SHAPE_PREFIX = re.compile(r"[A-Za-z0-9 ,\-/.:년월일]*\Z")
 _SPECIAL = re.compile(r"<[^<>\s][^<>\n]{0,62}>|\[/?[A-Z][A-Z_]{1,30}\]")
 _OPENS_WITH_SPECIAL = re.compile(rf"\s*(?:{_SPECIAL.pattern})")
 

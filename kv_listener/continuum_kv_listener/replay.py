@@ -66,6 +66,7 @@ class ReplaySettings:
 
     source: str
     endpoint: str
+    rank: int = 0
     max_message_bytes: int = 128 * 1024 * 1024
     first_answer: float = FIRST_ANSWER_SECONDS
     next_answer: float = NEXT_ANSWER_SECONDS
@@ -159,6 +160,11 @@ class ReplayClient:
             else:
                 newest = seq
                 chunk.append(
-                    RawBatch(source=self._settings.source, rank=0, seq=seq, payload=frames[-1])
+                    RawBatch(
+                        source=self._settings.source,
+                        rank=self._settings.rank,
+                        seq=seq,
+                        payload=frames[-1],
+                    )
                 )
         return chunk, _Queue.MORE

@@ -1,6 +1,7 @@
 """Which blocks an engine can reach, in which tier, and therefore what each prefix is worth.
 
-A block is *live* while it has a copy and no ancestor is known to be gone: engines look a prompt up
+A block is *live* while it has a copy, is still believed in (``doubts.py``) and no ancestor is known
+to be gone: engines look a prompt up
 from its first block on, so what lies behind a hole is no hit. (An ancestor that only *we* forgot,
 at a limit or because we came late, is taken to be there.) Counts of copies are references (C16):
 they equal stores minus removes and never go below zero.
@@ -11,6 +12,7 @@ that they have, so they need no entry.
 """
 
 from continuum_kv_listener.block_graph import Node
+from continuum_kv_listener.doubts import Doubts
 from continuum_kv_listener.engine_events import Medium
 from continuum_kv_listener.prefix_ledger import HOT, WARM, PrefixLedger
 from continuum_kv_listener.scope import Kind
@@ -38,8 +40,9 @@ def last_copy(node: Node, medium: Medium) -> bool:
 class Residency:
     """Keeps liveness, the counts of live children and the ledger's leaves in step."""
 
-    def __init__(self, ledger: PrefixLedger) -> None:
+    def __init__(self, ledger: PrefixLedger, doubts: Doubts) -> None:
         self._ledger = ledger
+        self._doubts = doubts
 
     def born(self, node: Node, medium: Medium) -> None:
         """The first copy of a new node that was just linked and has no children yet.
@@ -113,7 +116,7 @@ class Residency:
             live, hot = _standing(orphan)
             parent.live_kids += live
             parent.hot_kids += hot
-        gone = parent.cut or not (parent.gpu or parent.low)
+        gone = parent.cut or not (parent.gpu or parent.low) or orphan.seen < self._doubts.retired
         if orphan.cut != gone:
             self.cut((orphan,), gone)
         self.refresh(parent)
@@ -129,24 +132,36 @@ class Residency:
             parent.hot_kids -= 1
         elif node.low:
             parent.live_kids -= 1
-        if parent.hot_kids:
-            self.withdraw(node)
-        elif node.bag == HOT and parent.gpu and parent.scope is node.scope and not parent.bag:
-            # the usual end of a leaf: it moves up its chain (a live child's parent is not cut)
-            self._ledger.move(node.scope, node.depth, parent.depth)
-            node.bag = 0
-            parent.bag = HOT
-        else:
-            self.withdraw(node)
+        self.withdraw(node)
+        if not parent.hot_kids:
             self.refresh(parent)
 
+    def fell(self, node: Node, parent: Node) -> None:
+        """The same for a leaf on the GPU alone, reachable, below a parent on the GPU."""
+        if node.scope.kind is Kind.SEALED:
+            self.withdraw(node)
+            return
+        parent.live_kids -= 1
+        parent.hot_kids -= 1
+        if not parent.hot_kids:
+            if node.bag == HOT and parent.scope is node.scope and not parent.bag:
+                self._ledger.move(node.scope, node.depth, parent.depth)  # up its chain
+                node.bag = 0
+                parent.bag = HOT
+                return
+            self.withdraw(node)
+            self.refresh(parent)
+        elif node.bag:
+            self.withdraw(node)
+
     def cut(self, tops: tuple[Node, ...], gone: bool) -> None:
-        """An ancestor of these siblings' subtrees went or came back."""
+        """An ancestor of these subtrees, or belief in them, went or came back."""
+        retired = 0 if gone else self._doubts.retired
         stack = list(tops)
         touched: list[Node] = []
         while stack:
             node = stack.pop()
-            if node.cut is gone:
+            if node.cut is gone or node.seen < retired:
                 continue
             live, hot = _standing(node)
             node.cut = gone
@@ -161,6 +176,15 @@ class Residency:
                 stack.extend(node.children())
         for node in touched:
             self.refresh(node)
+
+    def proved(self, node: Node) -> None:
+        """The block is on the GPU now, whatever was counted before; so are those above it."""
+        if not node.gpu:
+            self.gain(node, Medium.GPU)
+        node.gpu = 1
+        node.low = 0
+        if node.cut:
+            self.cut((node,), False)
 
     def refresh(self, node: Node) -> None:
         """Tell the ledger if the node became a leaf or is one no longer."""

@@ -22,6 +22,7 @@ import orjson
 from aiohttp import web
 
 from continuum_kv_listener.bearer import BearerGate, Refusal
+from continuum_kv_listener.event_writer import EventWriter
 from continuum_kv_listener.listener_metrics import ListenerMetrics, StreamEnd
 from continuum_kv_listener.stream import EventStream, FellBehind, Subscription
 from continuum_shared.kv_event import closing_comment
@@ -180,7 +181,8 @@ class HttpSide:
         await source.settled(self._times.settle)
         with stream.subscribe(request.headers.get("Last-Event-ID")) as subscription:
             try:
-                subscription.end = await self._pump(response, subscription)
+                writer = EventWriter(request, response, patience=self._times.write)
+                subscription.end = await self._pump(writer, subscription)
             except TimeoutError:
                 subscription.end = StreamEnd.STALLED
                 if request.transport is not None:
@@ -199,7 +201,7 @@ class HttpSide:
                 )
         return response
 
-    async def _pump(self, response: web.StreamResponse, subscription: Subscription) -> StreamEnd:
+    async def _pump(self, writer: EventWriter, subscription: Subscription) -> StreamEnd:
         """Send what there is; ends only when the stream is to end, and says why."""
         end: StreamEnd | None = None
         while end is None:
@@ -213,13 +215,10 @@ class HttpSide:
             elif not data and not await self._news(subscription):
                 data = HEARTBEAT
             if data:
-                async with asyncio.timeout(self._times.write):
-                    await response.write(data)
+                await writer.write(data)
                 if subscription.caught_up:
                     await asyncio.sleep(self._gather())
-        async with asyncio.timeout(self._times.write):
-            await response.write(encode_comment(closing_comment(end.value)))
-            await response.write_eof()
+        await writer.end(encode_comment(closing_comment(end.value)))
         return end
 
     def _gather(self) -> float:

@@ -62,6 +62,7 @@ class SourceFacts:
     engine_fault: str | None = None
     engine_silent: float = 0.0
     vouches: bool = True
+    starts_unclear: bool = False
     drops: Mapping[DropReason, int]
 
 
@@ -165,6 +166,16 @@ def _replay(facts: SourceFacts) -> Iterator[str]:
         )
     if not order.confirmed:
         yield "reconnected, but not yet known whether the engine has restarted"
+    if facts.starts_unclear:
+        yield (
+            "the engine's /metrics names several processes in turn: a restart is noticed by the "
+            "sequence and the replay endpoint only"
+        )
+    if facts.stats.doubted_prefixes:
+        yield (
+            f"{facts.stats.doubted_prefixes} prefixes were known before a loss and not seen since: "
+            "they lapse unless the engine proves them"
+        )
     if order.lost:
         yield f"{order.lost} batches were lost and not replayed: what they said is missing"
 
@@ -186,6 +197,10 @@ _DROP_TEXTS = {
     DropReason.UNDECODABLE_BATCH: "batches could not be decoded",
     DropReason.MALFORMED_EVENT: "events were malformed",
     DropReason.UNKNOWN_TAG: "events are of a type unknown here",
+    DropReason.BAD_SALT: (
+        "chains carry a router's salt that does not verify: salt_echo must be on here, with the "
+        "router's secret and scope, and backend_name and model must be the router's names"
+    ),
 }
 
 

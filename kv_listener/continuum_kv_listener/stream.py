@@ -40,8 +40,11 @@ from continuum_shared.sse import encode_comment, encode_event
 HISTORY = 10_000
 TAKE_BYTES = 16 * 1024
 """About how much is handed to a subscriber at once."""
-SHARED_BATCHES = 8
-"""Full batches kept for subscribers that come by the same place a little later."""
+BLOCK = 64
+"""Records after which a batch ends, whoever takes it: so that subscribers who began at different
+places stand at the same ones from the next block on. About 12 KiB."""
+SHARED_BATCHES = 64
+"""Whole blocks kept joined for subscribers that come by a little later."""
 MAX_REANNOUNCED = 4_096
 """Re-announced records kept for slow subscribers; losing one costs a refresh, not state."""
 
@@ -223,7 +226,9 @@ class EventStream:
         found = self._fresh.get(key) or self._full.get(key)
         if found is None:
             found = self._join(next_seq, extras_seen, limit)
-            if len(found.data) < limit:
+            if found.next_seq % BLOCK:
+                if len(self._fresh) >= SHARED_BATCHES:
+                    self._fresh.clear()
                 self._fresh[key] = found
             else:
                 self._full[key] = found
@@ -244,6 +249,8 @@ class EventStream:
                 piece = extras[at][2]
                 at += 1
             elif next_seq <= self.last_seq:
+                if out and next_seq % BLOCK == 0:
+                    break
                 piece = self._record(next_seq)
                 next_seq += 1
             else:

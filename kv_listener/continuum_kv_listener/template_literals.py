@@ -1,8 +1,8 @@
 """From the literals of a chat template to a :class:`PromptFormat`.
 
 Calibration learns the literals from probe chats, a named family has them written down; what
-follows from them is worked out here once for both (decisions C22). Warnings say what the
-resulting format cannot do, in words for ``GET /sources``.
+follows from them is worked out here once for both (decisions C22). Limits say what the resulting
+format cannot do.
 """
 
 from collections.abc import Iterable
@@ -16,28 +16,7 @@ from continuum_kv_listener.prompt_literal import (
     lead_marker,
     structural_prefix,
 )
-
-NO_SYSTEM = "the template has no system role: only chats without a system prompt are attributed"
-WEAK_SYSTEM_END = (
-    "only white space separates the system prompt from the first message: system prompts with an "
-    "empty line in them are not attributed; consider salt echo"
-)
-SYSTEM_RUN = (
-    "the template does not keep several system messages apart: requests with more than one are "
-    "not attributed"
-)
-DEVELOPER_AS_USER = (
-    "the template writes developer messages like user messages: requests that begin with one are "
-    "not attributed"
-)
-NO_REPLY_MARK = (
-    "the template marks no end of the first message: only first messages of the full prefix "
-    "length are attributed"
-)
-TOOLS_IN_TURN = (
-    "the template writes tools into the user's turn: chats with tools and without a system prompt "
-    "are not attributed"
-)
+from continuum_kv_listener.template_limits import TemplateLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +33,10 @@ class TemplateLiterals:
     developer_head: str | None = None
     system_to_user: str | None = None
     system_to_system: str | None = None
+    system_to_developer: str | None = None
     developer_to_user: str | None = None
+    assistant_head: str | None = None
+    assistant_to_user: str | None = None
     user_to_reply: str | None = None
     system_with_tools_head: str | None = None
     user_with_tools_head: str | None = None
@@ -66,7 +48,7 @@ class TemplateLiterals:
     raw_head: str | None = None
 
 
-def build_format(words: TemplateLiterals) -> tuple[PromptFormat, tuple[str, ...]]:
+def build_format(words: TemplateLiterals) -> tuple[PromptFormat, tuple[TemplateLimit, ...]]:
     """The format that reads prompts of this template, and what it cannot read.
 
     A text ends at the *structural end*, the common beginning of all that can follow a system text
@@ -82,12 +64,13 @@ def build_format(words: TemplateLiterals) -> tuple[PromptFormat, tuple[str, ...]
         system_ends=system_ends,
         not_system=not_system,
         user_ends=_user_ends(words, structural),
+        assistant_ends=_assistant_ends(words, structural),
         system_links=_system_links(words),
         tool_exits=exits,
         raw_head=words.raw_head,
         chat_marks=_chat_marks(openings, words.raw_head),
     )
-    return prompt_format, _warnings(words)
+    return prompt_format, _limits(words)
 
 
 def _structural_end(words: TemplateLiterals) -> str:
@@ -127,7 +110,12 @@ def _system_ends(
     if structural:
         own = tuple(text for text in tools if not text.startswith(structural))
         return (structural, *own), ()
-    followers = _strong(words.system_to_user, words.developer_to_user, words.system_to_system)
+    followers = _strong(
+        words.system_to_user,
+        words.developer_to_user,
+        words.system_to_system,
+        words.system_to_developer,
+    )
     ends = [lead_marker(text) for text in followers]
     replies = [lead_marker(text) for text in _strong(words.user_to_reply)]
     ends += [text for text in tools if not any(text.startswith(end) for end in ends)]
@@ -145,6 +133,12 @@ def _user_ends(words: TemplateLiterals, structural: str) -> tuple[str, ...]:
     return tuple(lead_marker(text) for text in _strong(words.user_to_reply))
 
 
+def _assistant_ends(words: TemplateLiterals, structural: str) -> tuple[str, ...]:
+    if structural and (words.assistant_to_user or "").startswith(structural):
+        return (structural,)
+    return tuple(lead_marker(text) for text in _strong(words.assistant_to_user))
+
+
 def _system_links(words: TemplateLiterals) -> tuple[Link, ...]:
     links: dict[str, Section] = {}
     for text in _strong(words.system_to_tools):
@@ -153,6 +147,8 @@ def _system_links(words: TemplateLiterals) -> tuple[Link, ...]:
         links[text] = Section.SYSTEM
         for other in _role_variants(words, text):
             links.setdefault(other, Section.SYSTEM)
+    for text in _strong(words.system_to_developer):
+        links.setdefault(text, Section.SYSTEM)
     for between in (words.system_to_user, words.developer_to_user):
         if between:
             links.setdefault(between, Section.USER)
@@ -181,6 +177,7 @@ def _openings(words: TemplateLiterals) -> tuple[Opening, ...]:
         (words.developer_head, Section.SYSTEM),
         (words.user_head, Section.USER),
         (words.user_with_tools_head, Section.USER),
+        (words.assistant_head, Section.ASSISTANT),
         (words.tools_head, Section.TOOLS),
         (words.tools_user_head, Section.TOOLS),
     ]
@@ -224,21 +221,21 @@ def _chat_marks(openings: tuple[Opening, ...], raw_head: str | None) -> tuple[st
     return _distinct(marks)
 
 
-def _warnings(words: TemplateLiterals) -> tuple[str, ...]:
-    found: list[str] = []
+def _limits(words: TemplateLiterals) -> tuple[TemplateLimit, ...]:
+    found: list[TemplateLimit] = []
     if words.system_head is None:
-        found.append(NO_SYSTEM)
+        found.append(TemplateLimit.NO_SYSTEM)
     elif _weak(words.system_to_user):
-        found.append(WEAK_SYSTEM_END)
+        found.append(TemplateLimit.WEAK_SYSTEM_END)
     if words.system_head is not None and (
         words.system_to_system is None
         or (is_weak(words.system_to_system) and words.system_to_system != "\n")
     ):
-        found.append(SYSTEM_RUN)
+        found.append(TemplateLimit.SYSTEM_RUN)
     if _developer_as_user(words):
-        found.append(DEVELOPER_AS_USER)
+        found.append(TemplateLimit.DEVELOPER_AS_USER)
     if not _strong(words.user_to_reply):
-        found.append(NO_REPLY_MARK)
+        found.append(TemplateLimit.NO_REPLY_MARK)
     if words.tools_user_head is not None and not _strong(words.tools_to_user):
-        found.append(TOOLS_IN_TURN)
+        found.append(TemplateLimit.TOOLS_IN_TURN)
     return tuple(found)

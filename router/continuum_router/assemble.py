@@ -4,14 +4,10 @@ The only importer of optional modules, inside the branch that the configuration 
 registered as a metric is registered here, once, and handed to the feature that counts it.
 """
 
-import asyncio
 import logging
 import random
-import ssl
 import time
 from dataclasses import dataclass, field
-
-import aiohttp
 
 from continuum_router.api.app import EdgeServer, make_server
 from continuum_router.api.edge_metrics import EdgeMetrics
@@ -26,8 +22,6 @@ from continuum_router.backends.credentials import TlsFileError, tls_context
 from continuum_router.backends.fleet import Fleet
 from continuum_router.backends.health_watch import HealthMetrics, HealthWatch
 from continuum_router.backends.pool import Pool
-from continuum_router.config.backends import TlsConfig
-from continuum_router.config.kv_cache_index import EventSourceConfig
 from continuum_router.config.root import Config
 from continuum_router.config.server import RoutingHeaders
 from continuum_router.derive import (
@@ -37,15 +31,9 @@ from continuum_router.derive import (
     probe_plans,
     retry_policy,
 )
-from continuum_router.kv_index.apply import OffloadPolicy
-from continuum_router.kv_index.consumer import (
-    ConsumerMetrics,
-    EventSource,
-    KvEventConsumer,
-    source_backoff,
-)
+from continuum_router.event_consumers import EventConsumers
+from continuum_router.kv_index.consumer import ConsumerMetrics
 from continuum_router.kv_index.cost_index import CostKvIndex
-from continuum_router.kv_index.feeds import FeedAccess, MakeTls, SseFeed, TlsFiles, event_session
 from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
@@ -53,6 +41,7 @@ from continuum_router.models.fetch import fetch_models
 from continuum_router.models.kv_room import keep_rooms
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.providers.salt_stamp import SaltStamp
+from continuum_router.reload_report import ReloadMetrics
 from continuum_router.request import RequestRules
 from continuum_router.routing.response_homes import ResponseHomes
 from continuum_router.routing.selector import RoutingMetrics
@@ -85,8 +74,9 @@ class State:
     routing: RoutingState
     catalog: Catalog
     health: HealthWatch
+    consumers: EventConsumers
+    reload_metrics: ReloadMetrics
     homes: ResponseHomes = field(default_factory=ResponseHomes)
-    event_session: aiohttp.ClientSession | None = None
 
     @property
     def kv(self) -> KvIndex:
@@ -119,6 +109,7 @@ def build_state(config: Config) -> State:
     fleet = Fleet(metrics, (backend.name for backend in config.backends), clock=time.monotonic)
     fleet.conditions.adopt(condition_rules(config))
     fleet.conditions.reconcile((backend.name, backend.enabled) for backend in config.backends)
+    consumer_metrics = ConsumerMetrics(metrics) if index_on else None
     supervisor = Supervisor("router", on_crash=lambda _name: crashes.inc())
     dispatch = DispatchState(
         fleet=fleet,
@@ -134,13 +125,17 @@ def build_state(config: Config) -> State:
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
-        consumer_metrics=ConsumerMetrics(metrics) if index_on else None,
+        consumer_metrics=consumer_metrics,
         active=active,
         supervisor=supervisor,
         dispatch=dispatch,
         upstream=upstream,
         routing=routing,
         catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+        consumers=EventConsumers(
+            kv, consumer_metrics, supervisor, clock=time.monotonic, rng=random.Random()
+        ),
+        reload_metrics=ReloadMetrics(metrics, time.time),  # noqa: TID251
         health=HealthWatch(
             fleet.conditions,
             supervisor,
@@ -227,6 +222,25 @@ def build_server(runtime: Runtime, state: State) -> EdgeServer:
     )
 
 
+def adopt_state(runtime: Runtime, state: State) -> None:
+    """Let the state follow the configuration in force: what is new begins, what is gone ends.
+
+    Backends keep their counts and their health by name; one that is gone is forgotten when its last
+    request ends, and gets no new one.
+    """
+    snap = runtime.current
+    names = [backend.name for backend in snap.config.backends]
+    fleet = state.dispatch.fleet
+    gone = set(fleet.conditions.names()).difference(names)
+    fleet.reconcile(names)
+    fleet.conditions.adopt(condition_rules(snap.config))
+    fleet.conditions.reconcile((backend.name, backend.enabled) for backend in snap.config.backends)
+    state.upstream.keep_only(names)
+    for name in gone:
+        state.kv.purge(name)
+    runtime.publish_models(state.catalog.known(snap.dispatcher.pool))
+
+
 async def before_clients(runtime: Runtime, state: State) -> None:
     """What comes before the first client: connections are warmed and the first probes made (S2)."""
     section, pool = runtime.current.config.health_checks, runtime.current.dispatcher.pool
@@ -240,16 +254,11 @@ async def adopt_health(runtime: Runtime, state: State) -> None:
     await state.health.adopt(pool.backends, probe_plans(config, pool))
 
 
-def start_tasks(runtime: Runtime, state: State) -> None:
+async def start_tasks(runtime: Runtime, state: State) -> None:
     """Start what runs beside requests: event consumers, the index's sweep, the model list."""
     config = runtime.current.config
-    kv = config.kv_cache_index
-    if kv.enabled:
-        state.event_session = event_session()
-        for source in kv.event_sources:
-            consumer = _consumer(source, config, state, state.event_session)
-            name = f"kv-events:{source.backend_name}"
-            state.supervisor.supervise(name, consumer.run, Backoff(1, 60))
+    await state.consumers.adopt(config)
+    if config.kv_cache_index.enabled:
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
         )
@@ -274,25 +283,8 @@ async def stop_state(state: State) -> None:
     """Stop tasks, then close what they used."""
     await state.supervisor.stop()
     await state.health.close()
-    if state.event_session is not None:
-        await state.event_session.close()
-        # The session's transports close their sockets in the next turns of the loop.
-        await asyncio.sleep(0)
+    await state.consumers.close()
     await state.upstream.close()
-
-
-def _event_tls(section: TlsConfig) -> MakeTls | None:
-    """Makes the context of each connection anew, so that renewed files count; None = defaults."""
-    if section == TlsConfig():
-        return None
-
-    def make() -> ssl.SSLContext:
-        try:
-            return tls_context(section)
-        except TlsFileError as err:
-            raise TlsFiles(str(err)) from None
-
-    return make
 
 
 def _salts(config: Config) -> SaltStamp | None:
@@ -300,34 +292,3 @@ def _salts(config: Config) -> SaltStamp | None:
     if not section.enabled:
         return None
     return SaltStamp(SaltIssuer(section.secrets, section.scope))
-
-
-def _consumer(
-    source: EventSourceConfig, config: Config, state: State, session: aiohttp.ClientSession
-) -> KvEventConsumer:
-    interval = source.reconnect_interval_ms
-    offloading = config.kv_cache_index.storage_offloading
-    assert state.consumer_metrics is not None
-    return KvEventConsumer(
-        EventSource(
-            backend=source.backend_name,
-            feed=SseFeed(
-                session,
-                str(source.endpoint),
-                access=FeedAccess(
-                    token=source.auth_token,
-                    tls=_event_tls(source.tls),
-                    server_name=source.tls.server_name,
-                ),
-            ),
-            backoff=source_backoff(None if interval is None else interval / 1000, random.Random()),
-            counters=state.consumer_metrics.bind(source.backend_name),
-        ),
-        state.kv,
-        policy=OffloadPolicy(
-            enabled=offloading.enabled,
-            treat_eviction_as_offload=offloading.treat_eviction_as_offload,
-        ),
-        max_prefix_length=config.prefix_routing.max_prefix_length,
-        clock=time.monotonic,
-    )

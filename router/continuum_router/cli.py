@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from continuum_shared.version import __version__
 
@@ -29,19 +30,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in _DELEGATED:
         return _delegate(words[0], words[1:])
-    args = _parser().parse_args(words)
+    args = command_line().parse_args(words)
     if args.command == "serve":
         return _serve(args)
     return _config(args)
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from continuum_router.config.root import config_from_backends, load_config
-    from continuum_router.main import run
+    from continuum_router.config.root import Config, config_from_backends, load_config
+    from continuum_router.config_watch import digest_of
+    from continuum_router.main import ConfigFile, run
     from continuum_shared.config.kinds import ListenAddress
     from continuum_shared.config.report import ConfigError, Report
 
-    try:
+    def read() -> tuple[Config, Report]:
         if args.config is not None:
             config, report = load_config(args.config, os.environ)
         else:
@@ -50,13 +52,20 @@ def _serve(args: argparse.Namespace) -> int:
             listen = ListenAddress.parse(args.listen)
             server = config.server.model_copy(update={"listen": listen})
             config = config.model_copy(update={"server": server})
+        return config, report
+
+    path = None if args.config is None else Path(args.config)
+    digest = None if path is None else digest_of(path)
+    try:
+        config, report = read()
     except ConfigError as bad:
         print(bad.report, file=sys.stderr)
         return 1
     except ValueError as bad:
         print(f"continuum-router: --listen: {bad}", file=sys.stderr)
         return 2
-    return run(config, report, env=os.environ, loop_factory=_loop_factory())
+    file = None if path is None else ConfigFile(path=path, digest=digest, read=read)
+    return run(config, report, env=os.environ, loop_factory=_loop_factory(), file=file)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -96,7 +105,8 @@ def _delegate(command: str, rest: list[str]) -> int:
     return run_engine(rest)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The command's parser; the man page is made from it."""
     parser = argparse.ArgumentParser(
         prog="continuum-router",
         description="Routes OpenAI requests to the engine that holds their prefix in its KV cache.",

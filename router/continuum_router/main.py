@@ -6,6 +6,8 @@ import logging
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 
@@ -22,7 +24,10 @@ from continuum_router.assemble import (
 )
 from continuum_router.backends.credentials import TlsFileError
 from continuum_router.config.root import Config
+from continuum_router.config_watch import ConfigWatch
+from continuum_router.reload import Read, Reloader, Trigger
 from continuum_router.runtime import Runtime
+from continuum_shared.backoff import Backoff
 from continuum_shared.config.kinds import ListenAddress
 from continuum_shared.config.report import Report
 from continuum_shared.logs import LogQueue, fields, start_logging
@@ -41,13 +46,30 @@ class StartFailed(Exception):
     """The router cannot start; the text is for the operator."""
 
 
-class Router:
-    """One running router: `start`, then `drain`, then `stop`. Tests use it as the command does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """The file that the configuration came from, and how it is read anew (raises ConfigError).
 
-    def __init__(self, config: Config) -> None:
+    `digest` is of the content that was read at the start, taken just before.
+    """
+
+    path: Path
+    digest: bytes | None
+    read: Read
+
+
+class Router:
+    """One running router: `start`, then `drain`, then `stop`. Tests use it as the command does.
+
+    `file` is what a reload reads; None when the configuration came from the command line.
+    """
+
+    def __init__(self, config: Config, file: ConfigFile | None = None) -> None:
         self._config = config
         self.state: State = build_state(config)
         self.runtime = Runtime(build_snapshot(config, self.state))
+        self._file = file
+        self.reloader = Reloader(self.runtime, self.state, None if file is None else file.read)
         self._server = build_server(self.runtime, self.state)
         self._runner = web.ServerRunner(self._server, shutdown_timeout=STOP_SECONDS)
         self._site: web.BaseSite | None = None
@@ -88,7 +110,21 @@ class Router:
             await stop_state(self.state)
             reason = (err.strerror or "the address cannot be used").lower()
             raise StartFailed(f"cannot listen on {listen}: {reason}") from None
-        start_tasks(self.runtime, self.state)
+        await start_tasks(self.runtime, self.state)
+        if self._file is not None and self._config.server.watch_config:
+            watch = ConfigWatch(
+                self._file.path,
+                self._file.digest,
+                lambda: self.reloader.reload(Trigger.FILE),
+            )
+            self.state.supervisor.supervise("config-watch", watch.run, Backoff(1, 60))
+
+    def reload_soon(self) -> None:
+        """Reload in a task of its own; for a signal handler."""
+        self.state.supervisor.spawn("reload", self._reload_by_signal())
+
+    async def _reload_by_signal(self) -> None:
+        await self.reloader.reload(Trigger.SIGNAL)
 
     async def drain(self) -> bool:
         """Stop accepting, say not ready, let running requests end (decisions H8).
@@ -114,8 +150,13 @@ class Router:
         await stop_state(self.state)
 
 
-async def serve(config: Config, report: Report, queue: LogQueue) -> None:
-    """Run a router until SIGTERM or SIGINT; a second signal ends the drain. Raises StartFailed."""
+async def serve(
+    config: Config, report: Report, queue: LogQueue, file: ConfigFile | None = None
+) -> None:
+    """Run a router until SIGTERM or SIGINT; a second signal ends the drain. SIGHUP reloads.
+
+    Raises StartFailed.
+    """
     for problem in report.warnings:
         log.warning(
             "Configuration warning",
@@ -123,7 +164,7 @@ async def serve(config: Config, report: Report, queue: LogQueue) -> None:
                 path=problem.path, line=problem.line, problem=problem.message, hint=problem.hint
             ),
         )
-    router = Router(config)
+    router = Router(config, file)
     queue.register_metrics(router.state.metrics)
     stop, hurry = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -133,6 +174,7 @@ async def serve(config: Config, report: Report, queue: LogQueue) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+    loop.add_signal_handler(signal.SIGHUP, router.reload_soon)
     if not await _started(router, stop):
         return
     # What was made so far lives for ever: the collector need not look at it again.
@@ -208,15 +250,16 @@ def run(
     *,
     env: Mapping[str, str],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    file: ConfigFile | None = None,
 ) -> int:
     """Run the router in this process. Returns the exit code: 0 after a clean end, 1 on failure.
 
-    `loop_factory` makes the event loop; None takes asyncio's own.
+    `loop_factory` makes the event loop; None takes asyncio's own. `file` is what a reload reads.
     """
     queue = start_logging(config.logging, env)
     try:
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(serve(config, report, queue))
+            runner.run(serve(config, report, queue, file))
     except StartFailed as failed:
         log.error("Start failed", extra=fields(reason=str(failed)))  # noqa: TRY400
         print(f"continuum-router: {failed}", file=sys.stderr)

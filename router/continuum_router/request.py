@@ -162,8 +162,31 @@ class ChatRequest:
         return self.upload is None or self.upload.tail is None or not self.upload.tail.started
 
 
+Reading = tuple[dict[str, object], str, bool, PrefixKey | None, PrefixKey | None]
+"""Body, model, stream, prefix and hash_key of a `ChatRequest`, see there."""
+
+
 def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatRequest:
-    """Read a request with a JSON body.
+    """Read a request with a JSON body. Raises BadRequest, see `read_generate`."""
+    return request_of(endpoint, raw, read_generate(endpoint, raw, rules))
+
+
+def request_of(endpoint: Endpoint, raw: bytes, reading: Reading) -> ChatRequest:
+    """The request that was read."""
+    body, model, stream, prefix, hash_key = reading
+    return ChatRequest(
+        endpoint=endpoint,
+        raw=raw,
+        body=body,
+        model=model,
+        stream=stream,
+        prefix=prefix,
+        hash_key=hash_key,
+    )
+
+
+def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Reading:
+    """Read a JSON body: what routing needs to know of it.
 
     Raises BadRequest (400, OpenAI-shaped, `param` named) for what is not valid JSON, not an object,
     lacks `model` or its input, or has one of the fields below in another type. Beside chats and
@@ -186,15 +209,7 @@ def parse_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> ChatR
             name = rules.aliases.get(model, model)
             hash_key = derive(name, key_text, rules.max_prefix_length, salt)
             prefix = hash_key if salt is None else None
-    return ChatRequest(
-        endpoint=endpoint,
-        raw=raw,
-        body=body,
-        model=model,
-        stream=stream is True,
-        prefix=prefix,
-        hash_key=hash_key,
-    )
+    return body, model, stream is True, prefix, hash_key
 
 
 def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules) -> ChatRequest:

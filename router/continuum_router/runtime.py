@@ -89,7 +89,12 @@ class Runtime:
         self._current = snapshot
 
     def publish_models(self, discovered: Mapping[str, frozenset[str]]) -> None:
-        """Let the pool in force know what the backends' own model lists say (decisions E22)."""
+        """Let the pool in force know what the backends' own model lists say (decisions E22).
+
+        Every minute brings the same lists; only a difference makes a new snapshot.
+        """
         dispatcher = self._current.dispatcher
         pool = dispatcher.pool.with_discovered(discovered)
+        if pool is dispatcher.pool:
+            return
         self._current = replace(self._current, dispatcher=replace(dispatcher, pool=pool))

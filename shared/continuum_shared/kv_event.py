@@ -146,9 +146,12 @@ def _prefix(value: object) -> PrefixKey:
     if not isinstance(value, str) or len(value) != 64 or not value.isascii():
         raise KvEventError(KvEventFault.MALFORMED)
     try:
-        return PrefixKey(bytes.fromhex(value))
+        digest = bytes.fromhex(value)
     except ValueError:
         raise KvEventError(KvEventFault.MALFORMED) from None
+    if len(digest) != 32:  # fromhex reads over white space
+        raise KvEventError(KvEventFault.MALFORMED)
+    return PrefixKey(digest)
 
 
 def _count(value: object) -> int | None:

@@ -8,7 +8,9 @@ import pytest
 from support.source_tree import ROOT
 
 
-@pytest.mark.parametrize("script", ["generate_config_docs.py", "generate_metrics_docs.py"])
+@pytest.mark.parametrize(
+    "script", ["generate_config_docs.py", "generate_metrics_docs.py", "generate_man_pages.py"]
+)
 def test_page_is_fresh(script):
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / script), "--check"],

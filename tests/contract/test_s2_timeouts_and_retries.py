@@ -4,17 +4,29 @@ Each test quotes (in our words) the sentence it holds. Nothing here opens a sock
 """
 
 import asyncio
+import collections
 import random
+from dataclasses import replace
 
 import pytest
 
+from continuum_router.assemble import build_snapshot, build_state
+from continuum_router.backends.exchange import UpstreamRequest
 from continuum_router.config.retry import RetryConfig
 from continuum_router.config.timeouts import TimeoutsConfig
 from continuum_router.errors import AttemptFailure, Cause, Stage, UpstreamFailed, UpstreamTimeout
+from continuum_router.providers.prepare import sort_headers
+from continuum_router.request import ChatRequest, Endpoint, RequestRules, parse_generate
+from continuum_router.routing.selector import Selector
+from continuum_router.routing.strategies import PrefixAwareHash
+from continuum_router.runtime import ReloadRefused, Runtime
 from continuum_router.upstream.call_limits import base_limits, model_limits
 from continuum_router.upstream.deadlines import Limits
-from continuum_router.upstream.outcome import Ended
+from continuum_router.upstream.outcome import Call, Ended
+from continuum_router.upstream.pool import UpstreamPool
 from continuum_router.upstream.retry import RetryPolicy
+from continuum_router.upstream.retry_budget import BudgetRules
+from continuum_shared.config.kinds import BackendUrl
 from support.config_files import ROUTER_BASE, good_router, router_lines
 from support.dispatch import (
     SSE_HEADERS,
@@ -26,11 +38,13 @@ from support.dispatch import (
     bench,
     nothing_left,
 )
+from support.faults import deaf_port
 from support.virtual_time import now, on_virtual_time
 
 REFUSED = AttemptFailure(Stage.CONNECTING, Cause.REFUSED)
 RESET = AttemptFailure(Stage.AWAITING_HEAD, Cause.RESET)
 CUT = AttemptFailure(Stage.STREAMING, Cause.CUT)
+PLENTY = BudgetRules(ratio=1.0, min_retries=1000)
 EVENT = b'data: {"a":1}\n\n'
 PING = b": ping\n\n"
 DEFAULTS = base_limits(TimeoutsConfig())
@@ -65,13 +79,35 @@ async def _times_out(used: Bench, *, stream: bool, cause: Cause, model: str = "m
 
 
 def test_the_defaults_of_the_sample() -> None:
-    """connection 10 s; standard 30/180 s; streaming 120/30/600 s."""
+    """connection 10 s; standard 30/180 s; streaming 120/30/600 s; the caps are E18's."""
     timeouts = TimeoutsConfig()
     request = timeouts.request
     assert timeouts.connection == 10.0
     assert (request.standard.first_byte, request.standard.total) == (30.0, 180.0)
     streaming = request.streaming
     assert (streaming.first_byte, streaming.chunk_interval, streaming.total) == (120, 30, 600)
+    assert request.image_generation.total == 180.0
+    limits = timeouts.limits
+    assert (limits.max_standard_timeout, limits.max_streaming_timeout) == (540, 1200)
+    assert (limits.max_image_timeout, limits.max_first_byte_timeout) == (540, 600)
+    assert limits.max_chunk_interval == 300
+
+
+@on_virtual_time
+async def test_a_connection_has_10_seconds_to_come_about() -> None:
+    pool = UpstreamPool(clock=asyncio.get_running_loop().time)
+    head = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+    with deaf_port() as port:
+        url = BackendUrl.parse(f"http://127.0.0.1:{port}")
+        with pytest.raises(AttemptFailure) as caught:
+            await pool.send(
+                backend("b1", url=url),
+                UpstreamRequest(method="GET", head=head, body=b""),
+                connect_timeout=good_router("").timeouts.connection,
+            )
+    assert (caught.value.stage, caught.value.cause) == (Stage.CONNECTING, Cause.CONNECT_TIMEOUT)
+    assert now() == 10.0
+    await pool.close()
 
 
 @on_virtual_time
@@ -95,6 +131,70 @@ async def test_raising_standard_first_byte_changes_nothing() -> None:
         bench(asyncio.Event()), "timeouts: {request: {standard: {first_byte: 100s, total: 150s}}}"
     )
     assert await _times_out(used, stream=False, cause=Cause.TOTAL_TIMEOUT) == 150.0
+
+
+async def _run(used: Bench, request: ChatRequest) -> None:
+    call = Call(
+        request=request,
+        inbound=sort_headers([]),
+        holdings=None,
+        sink=used.sink,
+        request_id="r1",
+        outcome=used.outcome,
+    )
+    await used.dispatcher.run(call)
+
+
+def _image() -> ChatRequest:
+    request = parse_generate(Endpoint.IMAGES, b'{"model":"m","prompt":"x"}', RequestRules())
+    return replace(request, path="/v1/images/generations")
+
+
+@on_virtual_time
+async def test_an_image_may_take_longer_than_its_deprecated_60_seconds() -> None:
+    """image_generation.first_byte has no effect either."""
+    used = _with(bench(FakeReply(200, 179.0, b"{}")))
+    await _run(used, _image())
+    assert (used.sink.status, now()) == (200, 179.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "ends"),
+    [
+        ("", 180.0),
+        ("timeouts: {request: {image_generation: {total: 400s, first_byte: 70s}}}", 400.0),
+        ("timeouts: {request: {standard: {total: 400s}}}", 180.0),
+    ],
+)
+@on_virtual_time
+async def test_an_image_has_a_total_of_its_own(config: str, ends: float) -> None:
+    used = _with(bench(asyncio.Event()), config)
+    with nothing_left(used), pytest.raises(UpstreamTimeout):
+        await _run(used, _image())
+    assert (now(), used.outcome.cause) == (ends, Cause.TOTAL_TIMEOUT)
+
+
+@on_virtual_time
+async def test_a_slow_reasoning_model_is_given_a_larger_first_byte() -> None:
+    """What the source advises for streams: raise streaming.first_byte, here to 300 s."""
+    used = _with(
+        bench(_stream(290.0, EVENT), _stream(asyncio.Event())),
+        "timeouts: {request: {streaming: {first_byte: 300s}}}",
+    )
+    await used.run(stream=True)
+    assert (used.outcome.ended, now()) == (Ended.COMPLETE, 290.0)
+    again = used.again()
+    assert await _times_out(again, stream=True, cause=Cause.FIRST_BYTE_TIMEOUT) == 590.0
+
+
+@on_virtual_time
+async def test_and_a_larger_total_where_it_does_not_stream() -> None:
+    """standard.total to 500 s, within its default cap of 540 s."""
+    used = _with(
+        bench(FakeReply(200, 499.0, b"{}")), "timeouts: {request: {standard: {total: 500s}}}"
+    )
+    await used.run()
+    assert (used.sink.status, now()) == (200, 499.0)
 
 
 @on_virtual_time
@@ -239,6 +339,34 @@ def test_900_seconds_are_fine_and_1081_fail_the_load_instead_of_being_cut() -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("max_standard_timeout", 900),
+        ("max_streaming_timeout", 1300),
+        ("max_image_timeout", 900),
+        ("max_first_byte_timeout", 700),
+        ("max_chunk_interval", 400),
+    ],
+)
+async def test_limits_are_frozen_at_the_start(limit: str, value: int) -> None:
+    """Every way to another configuration (reload, Admin API, control plane) ends in one swap."""
+    config = good_router("")
+    state = build_state(config)
+    runtime = Runtime(build_snapshot(config, state))
+    before = runtime.current
+    for changed in (value, 100):
+        other = good_router(
+            f"timeouts: {{request: {{standard: {{total: 100s}}, image_generation: {{total: 100s}}, "
+            f"streaming: {{total: 100s, first_byte: 100s, chunk_interval: 100s}}}}, "
+            f"limits: {{{limit}: {changed}s}}}}"
+        )
+        with pytest.raises(ReloadRefused) as caught:
+            runtime.swap(build_snapshot(other, state, generation=2))
+        assert caught.value.keys == (f"timeouts.limits.{limit}",)
+        assert runtime.current is before
+
+
 @pytest.mark.parametrize("kind", ["standard", "image_generation"])
 def test_a_deprecated_key_warns_when_it_is_written_and_not_the_default(kind: str) -> None:
     """Still parsed, still held against total, warned about only with another value."""
@@ -283,6 +411,14 @@ async def test_delays_of_100_200_and_400_milliseconds() -> None:
     used = _with(bench(RESET, RESET, RESET, FakeReply(200, b"{}")), max_attempts=4)
     await used.run()
     assert now() == 0.7
+
+
+@on_virtual_time
+async def test_a_multiplier_of_3_gives_100_300_and_900() -> None:
+    answers: list[Answer] = [RESET, RESET, RESET, FakeReply(200, b"{}")]
+    used = _with(bench(*answers), max_attempts=4, backoff_multiplier=3.0)
+    await used.run()
+    assert now() == 1.3
 
 
 @on_virtual_time
@@ -378,6 +514,37 @@ async def test_untried_backends_first_then_all_of_them_again() -> None:
     await used.run()
     assert set(used.transport.names[:2]) == {"b1", "b2"}
     assert len(used.transport.names) == 4
+
+
+@on_virtual_time
+async def test_in_a_weighted_pool_the_heavy_backend_keeps_getting_the_retries() -> None:
+    """Weights 9 and 1: no try is left out of the choice, so the heavy one gets most retries too."""
+    members = [backend("heavy", weight=9.0), backend("light", weight=1.0)]
+    used = _with(bench(backends=members), initial_delay=0.0)
+    strategy = PrefixAwareHash(load_factor_epsilon=0.25, load_floor=1, virtual_nodes=100)
+    selector = Selector(strategy=strategy, scorer=None, success_rate=used.fleet.success_rate)
+    used.change(selector=selector, retry=replace(used.dispatcher.retry, budget=PLENTY))
+    retried: collections.Counter[str] = collections.Counter()
+    for number in range(100):
+        used.transport.answers.extend([RESET, RESET, FakeReply(200, b"{}")])
+        before = len(used.transport.sent)
+        raw = b'{"model":"m","messages":[{"role":"user","content":"%d"}]}' % number
+        await _run(used.again(), parse_generate(Endpoint.CHAT, raw, RequestRules()))
+        names = used.transport.names[before:]
+        assert len(set(names)) == 1
+        retried.update(names[1:])
+    assert retried["heavy"] + retried["light"] == 200
+    assert 150 < retried["heavy"] < 200
+
+
+@on_virtual_time
+async def test_prefer_untried_with_one_backend_makes_all_3_tries() -> None:
+    used = _with(
+        bench(RESET, RESET, FakeReply(200, b"{}"), backends=[backend("b1")]),
+        prefer_untried_backends=True,
+    )
+    await used.run()
+    assert (used.sink.status, used.transport.names) == (200, ["b1"] * 3)
 
 
 @on_virtual_time

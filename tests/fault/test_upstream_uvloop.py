@@ -8,6 +8,8 @@ import pytest
 import uvloop
 
 from continuum_router.errors import AttemptFailure, Cause, Stage
+from continuum_shared.config.kinds import BackendUrl
+from support.faults import dead_port
 from support.scripted_backend import (
     LAST_CHUNK,
     Peer,
@@ -119,6 +121,27 @@ async def tls() -> None:
         assert backend.connections == 1
 
 
+async def by_name() -> None:
+    """The socket comes from the race of addresses; plain, with TLS, and with nobody there."""
+    serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    serving.load_cert_chain(CERTIFICATE, CERTIFICATE.with_name("key.pem"))
+    trusting = ssl.create_default_context(cafile=str(CERTIFICATE))
+    for server in (None, serving):
+        async with (
+            scripted(answers(reply(b"one")), tls=server) as backend,
+            pool(tls=lambda _: trusting) as upstream,
+        ):
+            url = BackendUrl.parse(backend.url.replace("127.0.0.1", "localhost"))
+            with await upstream.send(backend.backend(url=url), request(), connect_timeout=2) as got:
+                assert await got.read(10) == b"one"
+    with dead_port() as port:
+        url = BackendUrl.parse(f"http://localhost:{port}")
+        async with pool() as upstream:
+            with pytest.raises(AttemptFailure) as caught:
+                await upstream.send(backend.backend(url=url), request(), connect_timeout=2)
+    assert (caught.value.stage, caught.value.cause) == (Stage.CONNECTING, Cause.REFUSED)
+
+
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -129,6 +152,7 @@ async def tls() -> None:
         breaks_are_named,
         idle_end_is_noticed,
         tls,
+        by_name,
     ],
     ids=lambda scenario: scenario.__name__,
 )

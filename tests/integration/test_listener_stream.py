@@ -271,7 +271,11 @@ async def test_one_undecodable_batch_costs_one(engine, publisher):
         assert await metric(base, line) == 1
         row = await source_row(base, "vllm-1")
         assert (row["connected"], row["gaps"], row["restarts"]) == (True, 0, 0)
-        assert row["warnings"] == ["1 batches could not be decoded"]
+        assert row["warnings"] == [
+            "1 prefixes were known before a loss and not seen since: they lapse unless the engine "
+            "proves them",
+            "1 batches could not be decoded",
+        ]
 
 
 async def test_a_dead_detokenizer_delays_attribution_and_nothing_else(engine, publisher):

@@ -15,10 +15,12 @@ import aiohttp
 import pytest
 
 from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.attribution_types import AttributionMode
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.decode import decode_batch
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
 from continuum_kv_listener.engine_events import DropReason
+from continuum_kv_listener.teacher import Teacher
 from continuum_shared.prefix_key import (
     KeyTag,
     PrefixKey,
@@ -108,11 +110,9 @@ async def test_a_recording_through_the_whole_listener(recording):
     port = free_port()
     async with serving(engine) as url, aiohttp.ClientSession() as session:
         endpoints = EngineEndpoints(detokenize=f"{url}/detokenize", tokenize=f"{url}/tokenize")
-        judge = Attributor(
-            EngineClient(session, endpoints, model="tiny-chat"),
-            models=("tiny-chat",),
-            rng=random.Random(1),
-        )
+        client, rng = EngineClient(session, endpoints, model="tiny-chat"), random.Random(1)
+        teacher = Teacher([(AttributionMode.PROBE, client)], rng=rng)
+        judge = Attributor(client, teacher, models=("tiny-chat",), rng=rng)
         await judge.calibrate(0.0)
         direct = Direct(judge)
         source = {

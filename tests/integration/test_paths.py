@@ -1,7 +1,10 @@
 """Every path that is passed on: what the backend sees, what is counted, what never gets there."""
 
 import asyncio
+import contextlib
 import json
+import socket
+import struct
 
 import aiohttp
 import pytest
@@ -20,6 +23,7 @@ from support.scripted_backend import (
     scripted,
     streams,
 )
+from support.uploads import TYPE, part
 
 PROXIED = {
     "/v1/embeddings": "embeddings",
@@ -235,6 +239,115 @@ async def test_a_client_of_http_1_0(path: str, stream: bool) -> None:
     assert head_got.startswith(b"HTTP/1.0 200 ")
     assert b"chunked" not in head_got.lower()
     assert body_got == (b'data: {"a":1}\n\ndata: [DONE]\n\n' if stream else b'{"a":1}')
+
+
+async def test_a_client_of_http_1_0_may_keep_its_connection() -> None:
+    body = json.dumps({"model": "m"}).encode()
+    one = (
+        "POST /v1/embeddings HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    async with scripted(answers(reply(b'{"a":1}'))) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            got = await raw_exchange(edge.port, one + one)
+    assert got.count(b"HTTP/1.0 200 OK\r\n") == 2
+    assert got.lower().count(b"connection: keep-alive") == 2
+    assert len(backend.requests) == 2
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/audio/transcriptions"])
+@pytest.mark.parametrize("kind", ["application/json", "multipart/form-data; boundary=b"])
+async def test_a_body_that_is_too_large_is_refused_before_it_is_sent(path: str, kind: str) -> None:
+    """Decisions H9: the interim answer comes once the announced size is known to be good."""
+    more = "server: {listen: '127.0.0.1:0', max_body_bytes: 2KiB}"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: 2049\r\n\r\n"
+    )
+    async with scripted(answers(reply())) as backend:
+        async with running(edge_config([backend.url], more)) as edge:
+            got = await raw_exchange(edge.port, head.encode())
+    assert got.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nconnection: close\r\n" in got.lower()
+    assert backend.requests == []
+
+
+async def test_expect_100_continue_with_a_body_in_chunks() -> None:
+    raw = b'{"model":"m","input":"x"}'
+    head = (
+        "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-Continue\r\n"
+        "Transfer-Encoding: chunked\r\n\r\n"
+    )
+    async with scripted(answers(reply(b'{"a":1}'))) as backend:
+        async with running(edge_config([backend.url])) as edge:
+            reader, writer = await asyncio.open_connection("127.0.0.1", edge.port)
+            writer.write(head.encode())
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(chunk(raw[:9]) + chunk(raw[9:]) + LAST_CHUNK)
+            assert (await reader.readuntil(b'{"a":1}')).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+    (seen,) = backend.requests
+    assert (seen.body, seen.header("expect")) == (raw, None)
+    assert seen.header("content-length") == str(len(raw))
+
+
+async def test_an_adapter_that_a_backend_lists_leads_to_it() -> None:
+    """LoRA adapters are models by name, also where the engine's own list tells of them."""
+    listed = reply(b'{"data":[{"id":"m"},{"id":"m-sql","root":"/lora/sql","parent":"m"}]}')
+
+    async def engine(peer: Peer) -> None:
+        while (seen := await peer.request()) is not None:
+            await peer.send(listed if seen.line.startswith("GET ") else reply())
+
+    async with scripted(answers(reply())) as plain, scripted(engine) as lora:
+        entries = (
+            f"backends: [{{name: b1, url: '{plain.url}', models: [m]}},"
+            f" {{name: b2, url: '{lora.url}'}}]"
+        )
+        async with running(edge_config(entries)) as edge:
+            async with asyncio.timeout(3):
+                while b"m-sql" not in (await edge.get("/v1/models")).body:
+                    await asyncio.sleep(0.01)
+            for path in ("/v1/embeddings", "/v1/chat/completions"):
+                body = {"model": "m-sql", "messages": [{}]}
+                for _ in range(2):
+                    answer = await edge.post(body, path=path)
+                    assert answer.headers["x-continuum-backend"] == "b2"
+    assert plain.requests == []
+
+
+async def test_a_client_that_breaks_while_its_upload_stands_still() -> None:
+    """The backend does not read, so neither does the router: it notices all the same.
+
+    A FIN that waits in the client's kernel, behind megabytes for which the receive buffer has no
+    room, nobody can know of; a reset overtakes what waits.
+    """
+
+    async def sleeps(peer: Peer) -> None:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await asyncio.Event().wait()
+
+    head = (
+        f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Type: {TYPE}\r\n"
+        "Content-Length: 60000000\r\n\r\n"
+    ).encode()
+    begin = head + part("model", b"m") + part("file", b"", file=True)[:-2]
+    loop = asyncio.get_running_loop()
+    async with scripted(sleeps) as backend, running(edge_config([backend.url])) as edge:
+        with socket.create_connection(("127.0.0.1", edge.port)) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, begin)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    async with asyncio.timeout(0.3):
+                        await loop.sock_sendall(client, bytes(1_000_000))
+            assert (edge.in_flight(), backend.connections) == (1, 1)
+            linger = struct.pack("ii", 1, 0)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        await edge.settled(1.0)
+        assert edge.in_flight() == 0
+        labels = {"endpoint": "audio", "status_class": "client_cancelled"}
+        assert edge.sample("continuum_requests_total", **labels) == 1
 
 
 async def test_unix_sockets_on_both_sides(tmp_path_factory: pytest.TempPathFactory) -> None:

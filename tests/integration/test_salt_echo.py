@@ -81,3 +81,18 @@ async def test_engines_that_know_no_salts_get_the_clients_bytes() -> None:
         assert json.loads(body) == BODY
         metrics = (await edge.get("/metrics")).body
     assert SECRET.encode() not in metrics
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_every_request_of_a_kept_connection_is_stamped(stream: bool) -> None:
+    """Whichever way a request takes through the router; the second one finds all connections."""
+    async with (
+        scripted(answers(reply())) as one,
+        running(_config(("vllm", one.url))) as edge,
+    ):
+        for _ in range(3):
+            await edge.post({**BODY, "stream": stream})
+    for request in one.requests:
+        assert SaltVerifier([SECRET], backend="b1").verify(_salt(request.body), ["m"]) == KEY
+        assert request.header("content-length") == str(len(request.body))
+    assert len(one.requests) == 3

@@ -16,11 +16,13 @@ import aiohttp
 import msgpack
 import pytest
 
-from continuum_kv_listener.attribution import AttributionMode, Attributor
+from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.attribution_types import AttributionMode
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.decode import decode_batch
 from continuum_kv_listener.engine_client import EngineClient, EngineEndpoints
 from continuum_kv_listener.engine_events import DropReason, Removed
+from continuum_kv_listener.teacher import Teacher
 from continuum_shared.prefix_key import (
     KeyText,
     PrefixKey,
@@ -167,6 +169,12 @@ def payloads(names: list[str]) -> Iterator[tuple[str, bytes]]:
             yield str(line["label"]), base64.b64decode(frames[2])
 
 
+def attributor(client: EngineClient) -> Attributor:
+    rng = random.Random(1)
+    teacher = Teacher([(AttributionMode.PROBE, client)], rng=rng)
+    return Attributor(client, teacher, models=("tiny-chat",), rng=rng)
+
+
 async def settle(tracker: ChainTracker, judge: Attributor, now: float) -> None:
     while questions := tracker.questions(4, now):
         for question in questions:
@@ -184,7 +192,7 @@ async def test_a_recording_is_attributed_as_its_requests_were(recording: str) ->
     async with serving(engine) as url, aiohttp.ClientSession() as session:
         endpoints = EngineEndpoints(detokenize=f"{url}/detokenize", tokenize=f"{url}/tokenize")
         client = EngineClient(session, endpoints, model="tiny-chat")
-        judge = Attributor(client, models=("tiny-chat",), rng=random.Random(1))
+        judge = attributor(client)
         state = await judge.calibrate(0.0)
         assert (state.calibrated, state.attribution) == (True, AttributionMode.PROBE)
         assert state.warnings == ()
@@ -214,7 +222,7 @@ async def test_short_plain_prompts_stay_pending_and_are_never_attributed() -> No
     async with serving(engine) as url, aiohttp.ClientSession() as session:
         endpoints = EngineEndpoints(detokenize=f"{url}/detokenize", tokenize=f"{url}/tokenize")
         client = EngineClient(session, endpoints, model="tiny-chat")
-        judge = Attributor(client, models=("tiny-chat",), rng=random.Random(1))
+        judge = attributor(client)
         await judge.calibrate(0.0)
         for label, payload in payloads(["vllm-0.32.0/events"]):
             if label.startswith(("12_", "13_")):

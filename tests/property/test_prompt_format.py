@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from continuum_kv_listener.calibration import Learnt, Probe, learn, plain_prompt, probe_chats
+from continuum_kv_listener.calibration import Learnt, learn
+from continuum_kv_listener.probe_chats import Probe, plain_prompt, probe_chats
 from continuum_kv_listener.prompt_format import PromptFormat, parse
 from continuum_shared.prefix_key import KeyTag
 from support.chat_templates import BOS, TEMPLATES, TemplateRefused, render

@@ -216,15 +216,16 @@ def audit(tracker: ChainTracker) -> None:
         assert node.alive
         reasons[node.reason] += 1
         _audit_links(node, nodes, chains.graph._waiting)
-        _audit_residency(node)
+        _audit_residency(node, chains.doubts.retired)
         if node.bag and not tracker._ledger._shared_head:
             for prefix in node.scope.keys:
                 tiers = bags.setdefault(prefix, {HOT: Counter(), WARM: Counter()})
                 tiers[node.bag][node.depth] += 1
         _audit_text(node)
-    assert {r: n for r, n in chains.counts.items() if n} == dict(reasons)
+    assert {r: n for r, n in chains.scopes.counts.items() if n} == dict(reasons)
+    assert chains.gpu_copies == sum(node.gpu for node in nodes.values())
     held = [node for node in nodes.values() if node.tokens is not None]
-    assert set(held) == set(chains.shelf._holders)
+    assert set(held) == set(chains.shelf.holders)
     assert chains.shelf.used == sum(len(node.tokens) for node in held)
     for waiting, kids in chains.graph._waiting.items():
         assert waiting not in nodes
@@ -257,13 +258,15 @@ def _audit_links(node: Node, nodes: dict, waiting: dict) -> None:
     assert node.gpu or node.low or node.children(), "a node without copies and children lives"
 
 
-def _audit_residency(node: Node) -> None:
+def _audit_residency(node: Node, retired: int) -> None:
     def live(each: Node) -> bool:
         return not each.cut and bool(each.gpu or each.low)
 
     parent = node.parent
     if isinstance(parent, Node):
-        assert node.cut == (parent.cut or not (parent.gpu or parent.low))
+        gone = parent.cut or not (parent.gpu or parent.low)
+        assert node.cut == (gone or node.seen < retired)
+        assert node.seen <= parent.seen or not node.gpu or gone or node.cut
     kids = [kid for kid in node.children() if kid.scope.kind is not Kind.SEALED]
     assert node.live_kids == sum(live(kid) for kid in kids)
     assert node.hot_kids == sum(live(kid) and bool(kid.gpu) for kid in kids)

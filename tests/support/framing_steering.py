@@ -215,4 +215,15 @@ PIPELINES: tuple[Row, ...] = (
         answers=(200, 200),
         passed=(Passed(), Passed(body=OTHER)),
     ),
+    Row(
+        name="two requests behind Upgrade, the second refused",
+        wire=(
+            post("Connection: Upgrade", "Upgrade: websocket")
+            + post(body=OTHER)
+            + post("Host: x", body=EVIL),
+        ),
+        answers=(200, 200, 400),
+        passed=(Passed(), Passed(body=OTHER)),
+        closed=True,
+    ),
 )

@@ -35,10 +35,14 @@ def listener_daemon(
 
 @asynccontextmanager
 async def running_listener(
-    sources: list[Mapping[str, object]], *, times: ServeTimes = QUICK, **top: object
+    sources: list[Mapping[str, object]],
+    *,
+    times: ServeTimes = QUICK,
+    env: Mapping[str, str] | None = None,
+    **top: object,
 ) -> AsyncIterator[str]:
     """Run a listener; gives its base URL."""
-    daemon = listener_daemon(sources, times=times, **top)
+    daemon = listener_daemon(sources, times=times, env=env, **top)
     await daemon.start()
     try:
         yield f"http://{daemon.address}"

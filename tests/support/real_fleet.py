@@ -7,6 +7,7 @@ therefore say.
 
 import asyncio
 import contextlib
+import json
 import random
 import signal
 import sys
@@ -23,6 +24,7 @@ from continuum_router.demo.child_process import Child, free_ports, running
 from continuum_router.demo.fleet_config import EngineAddress, listener_config, router_config
 from continuum_router.demo.sim_tokenizer import decode
 from continuum_router.main import Router
+from continuum_shared.cache_salt import SaltVerifier
 from continuum_shared.prefix_key import KeyTag, KeyText, PrefixKey, cut_utf8, derive
 
 MODEL = "demo"
@@ -61,6 +63,7 @@ class Fleet:
     engines: list[EngineAddress]
     listen: str
     port: int
+    salt_secret: str | None = None
     router: Router | None = None
     children: dict[str, tuple[Child, contextlib.AsyncExitStack]] = field(default_factory=dict)
 
@@ -76,7 +79,8 @@ class Fleet:
 
     async def start_listener(self) -> None:
         path = self.folder / "listener.yaml"
-        path.write_text(listener_config(self.engines, model=MODEL, listen=self.listen))
+        text = listener_config(self.engines, model=MODEL, listen=self.listen)
+        path.write_text(self._salted(text))
         start = "import sys; from continuum_kv_listener.cli import main; sys.exit(main())"
         argv = (sys.executable, "-c", start, "--config", str(path))
         await self._start("listener", argv, f"http://{self.listen}/health")
@@ -88,7 +92,8 @@ class Fleet:
             listen=f"127.0.0.1:{self.port}",
             events=f"http://{self.listen}",
         )
-        config, report = parse_config(text, path="router.yaml", env={})
+        text = self._salted(text, "prefix_routing")
+        config, report = parse_config(text, path="router.yaml", env=self._env())
         assert config is not None, str(report)
         self.router = Router(config)
         await self.router.start()
@@ -108,7 +113,8 @@ class Fleet:
     async def _start(self, name: str, argv: tuple[str, ...], health: str) -> None:
         stack = contextlib.AsyncExitStack()
         await self.stack.enter_async_context(stack)
-        child = await stack.enter_async_context(running(name, argv, logs=self.folder))
+        starting = running(name, argv, logs=self.folder, env=self._env())
+        child = await stack.enter_async_context(starting)
         self.children[name] = (child, stack)
 
         async def up() -> bool | None:
@@ -119,6 +125,19 @@ class Fleet:
                 return None
 
         await child.wait_for(up, 20)
+
+    def _env(self) -> dict[str, str]:
+        return {} if self.salt_secret is None else {"SALT_SECRET": self.salt_secret}
+
+    def _salted(self, text: str, *path: str) -> str:
+        """The configuration with salt echo on in the section at ``path``, if the fleet has it."""
+        if self.salt_secret is None:
+            return text
+        config = section = json.loads(text)
+        for name in path:
+            section = section[name]
+        section["salt_echo"] = {"enabled": True, "secret_env": "SALT_SECRET"}
+        return json.dumps(config)
 
     async def ask(self, rng: random.Random) -> tuple[int, str]:
         """One chat of the workload: its status and route header; 0 when nobody answered."""
@@ -141,11 +160,19 @@ class Fleet:
             return 0, ""
 
     async def true_cache(self, name: str) -> dict[PrefixKey, int]:
-        """Key -> tokens of the longest resident chain that holds the whole keyed text."""
+        """Key -> tokens of the longest resident chain that holds the whole keyed text, or of the
+        longest one with the key's salt."""
         engine = next(e for e in self.engines if e.name == name)
         async with self.session.get(f"{engine.url}/sim/cache") as response:
             chains = (await response.json())["chains"]
         held: dict[PrefixKey, int] = {}
+        if self.salt_secret is not None:
+            verifier = SaltVerifier([self.salt_secret], backend=name)
+            for chain in chains:
+                key = verifier.verify(chain["salt"] or "", [MODEL])
+                if key is not None:
+                    held[key] = max(held.get(key, 0), len(chain["tokens"]))
+            return held
         for chain in chains:
             text = decode(chain["tokens"])
             for key, beginning in BEGINNINGS.items():
@@ -214,8 +241,8 @@ class Load:
 
 
 @contextlib.asynccontextmanager
-async def running_fleet(folder: Path) -> AsyncIterator[Fleet]:
-    """Two engines, the listener and the router, ready."""
+async def running_fleet(folder: Path, salt_secret: str | None = None) -> AsyncIterator[Fleet]:
+    """Two engines, the listener and the router, ready; with a secret, salt echo is on."""
     ports = free_ports(8)
     engines = [
         EngineAddress(
@@ -237,6 +264,7 @@ async def running_fleet(folder: Path) -> AsyncIterator[Fleet]:
             engines=engines,
             listen=f"127.0.0.1:{ports[6]}",
             port=ports[7],
+            salt_secret=salt_secret,
         )
         for name in NAMES:
             await fleet.start_engine(name)

@@ -7,7 +7,7 @@ every reader of HTTP/1.1 must understand it in one way. Whatever is not, is kept
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from support.scripted_backend import reply
@@ -115,8 +115,9 @@ class Recorder:
     """What came. `unfinished` are the bytes of requests that never became whole."""
 
     url: str = ""
-    answer: bytes = ANSWER
+    answers: Callable[[CleanRequest], bytes] = lambda _: ANSWER
     connections: int = 0
+    received: int = 0
     requests: list[CleanRequest] = field(default_factory=list)
     unclean: list[str] = field(default_factory=list)
     unfinished: dict[int, bytes] = field(default_factory=dict)
@@ -145,15 +146,13 @@ class _Recording(asyncio.Protocol):
         assert self._transport is not None
         recorder = self._recorder
         self._raw += data
+        recorder.received += len(data)
         try:
             while (read := read_clean(self._raw)) is not None:
                 request, used = read
                 self._raw = self._raw[used:]
                 recorder.requests.append(request)
-                if request.method == "HEAD":
-                    self._transport.write(recorder.answer.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
-                else:
-                    self._transport.write(recorder.answer)
+                self._transport.write(recorder.answers(request))
         except Unclean as error:
             recorder.unclean.append(f"{error} in {self._raw[:200]!r}")
             self._transport.abort()

@@ -1,12 +1,13 @@
 """An engine's text endpoints over the tokenizer of the wire captures.
 
-``/tokenize`` (chat and prompt), ``/detokenize``, ``/health`` and ``/metrics`` answer as the
+``/tokenize`` (chat and prompt), ``/detokenize``, ``/v1/chat/completions``, ``/health`` and
+``/metrics`` answer as the
 recorded engines did (``vllm``), or in SGLang's words (``sglang``). The chat template is the
 captured one unless a test brings another.
 """
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class TinyEngine:
         self.bos = bos
         self.down = False
         self.requests: dict[str, int] = {}
+        self.on_chat: Callable[[list[int]], None] | None = None
         self.url = ""
         self._tokenizer = Tokenizer.from_file(str(WIRE / "model" / "tokenizer.json"))
 
@@ -64,6 +66,7 @@ class TinyEngine:
         application = web.Application()
         application.router.add_post("/tokenize", self._tokenize)
         application.router.add_post("/detokenize", self._detokenize)
+        application.router.add_post("/v1/chat/completions", self._chat)
         application.router.add_get("/health", self._health)
         application.router.add_get("/metrics", self._metrics)
         return application
@@ -102,6 +105,15 @@ class TinyEngine:
         if body.get("skip_special_tokens", True):
             text = self._tokenizer.decode(tokens, skip_special_tokens=True)
         return web.json_response({"text": text})
+
+    async def _chat(self, request: web.Request) -> web.Response:
+        """One token of answer; ``on_chat`` is given the prompt's tokens before it."""
+        body = await self._body(request)
+        tokens = self.encode_chat(body["messages"])  # type: ignore[arg-type]
+        if self.on_chat is not None:
+            self.on_chat(tokens)
+        message = {"role": "assistant", "content": "x"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
 
     async def _health(self, request: web.Request) -> web.Response:
         await self._count(request)

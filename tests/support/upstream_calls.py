@@ -58,6 +58,12 @@ class RecordingSink:
     def on_sent(self) -> None:
         self.log.append("sent")
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        self.on_head(facts, len(body))
+        if body:
+            self.on_body(body)
+        self.on_end()
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         self.facts = facts
         self.log.append(("head", facts.status, length))

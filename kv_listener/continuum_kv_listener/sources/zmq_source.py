@@ -81,6 +81,7 @@ class ZmqEndpointSettings:
     endpoint: str
     mode: ZmqMode
     topic: str = ""
+    rank: int = 0
     max_message_bytes: int = 128 * 1024 * 1024
 
 
@@ -350,7 +351,12 @@ class ZmqSource:
         if len(frames) == _FRAMES and len(frames[1]) == _SEQUENCE_BYTES:
             seq = int.from_bytes(frames[1], "big")
             if seq < MAX_SEQUENCE:
-                return RawBatch(source=self.settings.name, rank=0, seq=seq, payload=frames[2])
+                return RawBatch(
+                    source=self.settings.name,
+                    rank=self.settings.rank,
+                    seq=seq,
+                    payload=frames[2],
+                )
         self._on_drop(DropReason.BAD_FRAMES)
         return None
 

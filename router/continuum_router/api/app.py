@@ -21,7 +21,7 @@ from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.edge_protocol import EdgeProtocol
 from continuum_router.api.fast_path import FastPath
 from continuum_router.api.middleware import ActiveCount, Edge, Handler, Route
-from continuum_router.api.models import Models
+from continuum_router.api.models import Models, OneModel
 from continuum_router.api.ops import Exposition, Health, Ready
 from continuum_router.api.proxy import Proxy
 from continuum_router.api.route_table import RouteTable
@@ -139,6 +139,9 @@ def make_routes(
     health = Route(endpoint=EndpointLabel.HEALTH, handler=Health())
     ready = Route(endpoint=EndpointLabel.HEALTH, handler=Ready(runtime))
     models = Route(endpoint=EndpointLabel.MODELS, handler=Models(runtime), api=True)
+    one = OneModel(runtime, below="/v1/models/")
+    each = Route(endpoint=EndpointLabel.MODELS, handler=one, api=True)
+    below["/v1/models/"] = {"GET": each, "HEAD": each}
     exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))
     for path, route in {
         "/v1/models": models,

@@ -28,7 +28,7 @@ class Arriving:
         self._missing = length
         self._pieces: list[bytes] = []
         self.due = way.clock() + STALL_SECONDS
-        way.edge.active.__enter__()
+        way.active.enter()
         way.sweep.add(self)
 
     def more(self, data: bytes) -> FastCall | None:
@@ -39,7 +39,9 @@ class Arriving:
             self.due = self._way.clock() + STALL_SECONDS
             return None
         self._way.sweep.drop(self)
-        if self._missing == 0 and self._call.dispatch(b"".join(self._pieces), counted=True):
+        if self._missing == 0 and self._call.dispatch(
+            b"".join(self._pieces), self._way.clock(), counted=True
+        ):
             return self._call
         self._give_back()
         return None
@@ -61,5 +63,5 @@ class Arriving:
         self._give_back()
 
     def _give_back(self) -> None:
-        self._way.edge.active.__exit__()
+        self._way.active.leave()
         self._client.give_back(self._head + b"".join(self._pieces))

@@ -1,8 +1,8 @@
 """One client connection: aiohttp's own protocol, with the fast path front of it.
 
-Bytes come here first. Between two requests, and as long as it is sure that a request begins with
-them, the fast path may take them; everything else is aiohttp's, after `WireGuard` has read it
-strictly. The guard also knows where each body ends, and so where the next request begins.
+Bytes come here first. When a request surely begins with them (`WireGuard` knows where what went to
+aiohttp has ended) and nobody is being answered, the fast path may take them; everything else is
+aiohttp's.
 """
 
 import asyncio
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 HOLD_LIMIT = 64 * 1024
 """Bytes that a client may send ahead during a request before they are left in the kernel."""
 
-
 NO_HTTP = b"\0\r\n\r\n"
 """What aiohttp's parser is given in the place of bytes that were refused; it is an error anywhere
 but inside a chunk or a body of known length, where no refusal leaves it."""
@@ -38,6 +37,7 @@ class EdgeProtocol(RequestHandler):
     __slots__ = (
         "_ahead",
         "_ahead_size",
+        "_answered_body",
         "_call",
         "_edge",
         "_ended",
@@ -46,7 +46,6 @@ class EdgeProtocol(RequestHandler):
         "_hangup",
         "_last",
         "_newest_body",
-        "_sure",
         "_visitor",
     )
 
@@ -55,11 +54,11 @@ class EdgeProtocol(RequestHandler):
     ) -> None:
         super().__init__(server, **kwargs)  # type: ignore[arg-type]
         self._edge = edge
-        self._guard = WireGuard()
         self._hangup = HangupWatch()
-        self._newest_body: StreamReader = EMPTY_PAYLOAD
+        self._answered_body: StreamReader = EMPTY_PAYLOAD
         self._fast = fast
-        self._sure = fast is not None
+        self._guard = WireGuard()
+        self._newest_body: StreamReader = EMPTY_PAYLOAD
         self._call: FastCall | Arriving | None = None
         self._visitor: Visitor | None = None
         self._ahead: list[bytes] = []
@@ -72,7 +71,9 @@ class EdgeProtocol(RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self._visitor = Visitor(self, peer[0] if isinstance(peer, tuple) and peer else None)
+        if isinstance(peer, tuple | list):
+            peer = peer[0]
+        self._visitor = Visitor(self, None if peer is None else str(peer))
 
     def data_received(self, data: bytes) -> None:
         """Take the client's next bytes."""
@@ -82,7 +83,9 @@ class EdgeProtocol(RequestHandler):
                 self._arrived(call, data)
             else:
                 self._hold(data)
-        elif not (self._sure and data.startswith(BEGINS) and self._take(data)):
+        elif not data:
+            self._parse(data)  # aiohttp asks itself to go on with what it holds
+        elif not (data.startswith(BEGINS) and self._take(data)):
             self._to_aiohttp(data)
 
     def pause_writing(self) -> None:
@@ -104,7 +107,7 @@ class EdgeProtocol(RequestHandler):
     def _pause_transport_reading(self) -> None:
         super()._pause_transport_reading()
         if self.transport is not None:
-            self._hangup.start(self.transport, self._loop)
+            self._hangup.start(self.transport, self._loop, lambda: self._current_request)
 
     # -- the fast path ----------------------------------------------------------------------
 
@@ -118,6 +121,7 @@ class EdgeProtocol(RequestHandler):
             or self._force_close
             or self._fast is None
             or self._visitor is None
+            or not self._guard.between
         ):
             return False
         self._call = self._fast.take(data, self._visitor)
@@ -175,19 +179,16 @@ class EdgeProtocol(RequestHandler):
     # -- aiohttp ----------------------------------------------------------------------------
 
     def _to_aiohttp(self, data: bytes) -> None:
-        """Hand over those bytes that `WireGuard` finds clean."""
+        """Hand bytes over: those that `WireGuard` finds clean are aiohttp's."""
         guard = self._guard
         refused = guard.fault is not None
         for piece in guard.feed(data):
             self._parse(piece)
-        if not data:  # aiohttp asks itself to go on with what it holds
-            self._parse(data)
-        elif guard.fault is not None and not refused:
+        if guard.fault is not None and not refused:
             self._parse(NO_HTTP)
-        self._sure = self._fast is not None and guard.between
 
     def _parse(self, data: bytes) -> None:
-        """Hand bytes to aiohttp.
+        """Let aiohttp read bytes.
 
         When a body turns out to be damaged, aiohttp queues the error as if it were a request of its
         own and leaves whoever reads the body waiting. It belongs to that body: hand it over.
@@ -200,9 +201,19 @@ class EdgeProtocol(RequestHandler):
         if isinstance(message, RawRequestMessage):
             self._newest_body = content
         elif not self._newest_body.is_eof():
-            messages.pop()
-            self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
+            if self._newest_body is not self._answered_body:
+                messages.pop()
+                self._newest_body.set_exception(web.RequestPayloadError("the body is damaged"))
             self._newest_body.feed_eof()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """From now on nobody reads the request's body any more, aiohttp only skips what is left."""
+        self._answered_body = request.content
+        if self._guard.fault is not None and not self._messages:
+            resp.force_close()  # nothing behind this request will be looked at
+        return await super().finish_response(request, resp, start_time)
 
     def _process_keepalive(self) -> None:
         """An idle connection's time is up, unless the fast path has used it meanwhile."""

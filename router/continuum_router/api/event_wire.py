@@ -20,14 +20,16 @@ class EventWire:
 
     `first` tells about the first event. `passing` is True while whole chunks may be passed on as
     they come, by `chunks`; then `payload` is for what is not so plain. What the methods give is to
-    be written to the client, in wire form; it may be empty.
+    be written to the client, in wire form; it may be empty. `started` is the caller's mark that the
+    client has the first of it.
     """
 
-    __slots__ = ("_tail", "_tail_size", "_whole", "first", "passing")
+    __slots__ = ("_tail", "_tail_size", "_whole", "first", "passing", "started")
 
     def __init__(self) -> None:
         self.first = FirstEvent()
         self.passing = False
+        self.started = False
         self._whole = WholeEvents()
         self._tail: deque[tuple[bytes, int, bool]] = deque()
         self._tail_size = 0

@@ -81,9 +81,10 @@ class FastPath:
         missing = length - (len(data) - end)
         if length > snap.max_body_bytes or missing < 0:
             return None
-        call = FastCall(way, memos, visitor.client, head)
+        now = way.clock()
+        call = FastCall(way, memos, visitor.client, head, visitor.peer, now)
         if missing == 0:
-            return call if call.dispatch(data[end:]) else None
+            return call if call.dispatch(data[end:], now) else None
         arriving = Arriving(way, visitor.client, call, head=data[:end], length=length)
         arriving.more(data[end:])
         return arriving

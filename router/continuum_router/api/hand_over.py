@@ -9,7 +9,7 @@ from continuum_router.api.fast_context import FastContext
 from continuum_router.api.plain_sink import Client, PlainSink
 from continuum_router.api.scope import Scope
 from continuum_router.backends.holding import Holding
-from continuum_router.errors import ClientGone, RouterError, to_openai
+from continuum_router.errors import ClientGone, RouterError, error_form, to_client
 from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest, Endpoint
@@ -25,12 +25,26 @@ class HandOver:
     client's connection when all is over.
     """
 
-    __slots__ = ("_begun", "_call", "_client", "_rules", "_scope", "_sink", "_tap", "_task", "_way")
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_client",
+        "_peer",
+        "_rules",
+        "_scope",
+        "_sink",
+        "_tap",
+        "_task",
+        "_way",
+    )
 
-    def __init__(self, way: FastContext, rules: Dispatcher, client: Client, scope: Scope) -> None:
+    def __init__(
+        self, way: FastContext, rules: Dispatcher, client: Client, scope: Scope, peer: str | None
+    ) -> None:
         self._way = way
         self._rules = rules
         self._client = client
+        self._peer = peer
         self._scope = scope
         self._sink = PlainSink(
             client,
@@ -64,6 +78,7 @@ class HandOver:
             request_id=self._scope.request_id,
             outcome=self._scope.outcome,
             taps=() if self._tap is None else (self._tap,),
+            client=self._peer,
         )
         self._task = self._way.spawn(self._run())
 
@@ -83,7 +98,7 @@ class HandOver:
         except ConnectionError:
             pass  # nobody is there, or the answer was cut
         finally:
-            edge.active.__exit__()
+            edge.active.leave()
             self._client.call_ended(close=close)
 
     async def _work(self, begun: Begun | None) -> PlainSink:
@@ -97,9 +112,10 @@ class HandOver:
         return self._sink
 
     def _refuse(self, err: RouterError) -> PlainSink:
-        status, body = to_openai(err, self._scope.request_id)
+        form = error_form(self._scope.path)
+        status, body, headers = to_client(err, self._scope.request_id, form)
         try:
-            self._sink.refuse(status, list(err.headers.items()), orjson.dumps(body))
+            self._sink.refuse(status, list(headers.items()), orjson.dumps(body))
         except ClientGone:
             raise ConnectionResetError("the client left") from None
         return self._sink

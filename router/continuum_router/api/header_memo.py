@@ -10,11 +10,13 @@ aiohttp decides about it (design/data-plane.md section 7, points 1 and 2).
 import re
 from dataclasses import dataclass, field
 
-from continuum_router.api.scope import client_text, trace_of
+from continuum_router.api.answer_head import header_lines
+from continuum_router.api.edge_metrics import EndpointLabel
+from continuum_router.api.scope import CACHE_BYPASS, Scope, client_text, trace_of
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import BadRequest
 from continuum_router.providers.prepare import Inbound, Preparer, sort_headers
-from continuum_router.request import Endpoint
+from continuum_router.request import COMPLETING, Endpoint
 
 MAX_HEAD_BYTES = 8 * 1024
 MAX_FIELDS = 64
@@ -31,7 +33,6 @@ _ORDINARY = re.compile(
 _PAIR = re.compile(rb"([^:\r\n]+):[ \t]*([\t\x20-\x7e]*)\r\n")
 _LENGTH = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: ?(0|[1-9][0-9]{0,11})\r\n")
 _HOST = re.compile(rb"[A-Za-z0-9._\-:\[\]]+")
-
 _NEVER = frozenset(
     {
         b"transfer-encoding",
@@ -53,6 +54,8 @@ class OrdinaryHead:
 
     `inbound` are the header lines that go on; the three client fields are for the log only.
     `heads` holds the finished head for each backend's name, up to the digits of the Content-Length.
+    `cache_line` is the answer's X-Cache line, if its endpoint has one; answers of one that
+    `keeps_id` are asked for again by their id.
     """
 
     endpoint: Endpoint
@@ -60,7 +63,29 @@ class OrdinaryHead:
     client_id: str | None
     client_ref: str | None
     trace_id: str | None
+    label: EndpointLabel
+    cacheable: bool
+    cache_line: bytes
+    keeps_id: bool
     heads: dict[str, bytes] = field(default_factory=dict)
+
+    def scope(self, request_id: str, started: float) -> Scope:
+        """A request with this head, as the general way would have read it."""
+        path = self.endpoint.path
+        return Scope(
+            request_id=request_id,
+            started=started,
+            method="POST",
+            endpoint=self.label,
+            route=path,
+            path=path,
+            api=True,
+            generates=True,
+            cacheable=self.cacheable,
+            client_id=self.client_id,
+            client_ref=self.client_ref,
+            trace_id=self.trace_id,
+        )
 
     def head_for(self, backend: Backend, preparer: Preparer) -> bytes:
         """The request head for `backend`, up to the Content-Length's digits."""
@@ -138,8 +163,14 @@ def read_ordinary(head: bytes, *, trusted: bool) -> OrdinaryHead | None:
         inbound = sort_headers(pairs, trusted=trusted)
     except BadRequest:
         return None
+    endpoint = _PATHS[match[1]]
+    cacheable = endpoint in COMPLETING
     return OrdinaryHead(
-        endpoint=_PATHS[match[1]],
+        endpoint=endpoint,
+        label=EndpointLabel(endpoint.value),
+        cacheable=cacheable,
+        cache_line=header_lines([CACHE_BYPASS]) if cacheable else b"",
+        keeps_id=endpoint is Endpoint.RESPONSES,
         inbound=inbound,
         client_id=client_text(_text(named.get(b"x-request-id"))),
         client_ref=client_text(_text(named.get(b"x-client-ref"))),

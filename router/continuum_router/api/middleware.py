@@ -66,21 +66,30 @@ class ActiveCount:
 
     def __init__(self) -> None:
         self.now = 0
-        self._none = asyncio.Event()
-        self._none.set()
+        self._none: asyncio.Event | None = None  # there is one while somebody waits
+
+    def enter(self) -> None:
+        """One more."""
+        self.now += 1
+
+    def leave(self) -> None:
+        """One less."""
+        self.now -= 1
+        if self._none is not None and self.now == 0:
+            self._none.set()
 
     def __enter__(self) -> None:
-        self.now += 1
-        self._none.clear()
+        self.enter()
 
     def __exit__(self, *exc: object) -> None:
-        self.now -= 1
-        if self.now == 0:
-            self._none.set()
+        self.leave()
 
     async def wait_none(self) -> None:
         """Return as soon as nothing is being worked on."""
-        await self._none.wait()
+        while self.now:
+            if self._none is None or self._none.is_set():
+                self._none = asyncio.Event()
+            await self._none.wait()
 
 
 class Edge:
@@ -98,7 +107,7 @@ class Edge:
     ) -> None:
         self._runtime = runtime
         self._routes = routes
-        self._metrics = metrics
+        self.metrics = metrics
         self.active = active
         self.lines = lines
         self.new_id = RequestIds()
@@ -219,12 +228,12 @@ class Edge:
     def account(self, scope: Scope, status: int) -> None:
         """Count the request and note its lines. Once for each request."""
         seconds = self._clock() - scope.started
-        self._metrics.request_ended(scope.endpoint, status)
+        self.metrics.request_ended(scope.endpoint, status)
         if scope.generates and scope.outcome.attempts:
-            self._metrics.generation_ended(seconds, scope.outcome.ttft)
+            self.metrics.generation_ended(seconds, scope.outcome.ttft)
         err = scope.error
         if err is not None and err.stage is not None:
-            self._metrics.rejected(err.stage)
+            self.metrics.rejected(err.stage)
             self.lines.rejected(scope, err, seconds)
         if scope.api:
             self.lines.completed(scope, status, seconds)

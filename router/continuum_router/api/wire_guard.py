@@ -1,9 +1,9 @@
 """What a client may send at all: each head read strictly, each body followed to its end.
 
 aiohttp's parser stands behind it and gets only what every reader of HTTP/1.1 understands in one
-way: heads whole and unchanged, chunked bodies written anew without extensions and trailers, never
-bytes of two requests in one piece. Which parser aiohttp brought (compiled or not) then makes no
-difference, and nothing ambiguous can reach a backend (decisions H3, H6, J20; `docs/framing.md`).
+way: heads whole and without `Upgrade`, chunked bodies written anew without extensions and trailers,
+never bytes of two requests in one piece. Which parser aiohttp brought (compiled or not) then makes
+no difference, and nothing ambiguous can reach a backend (decisions H3, H6, J20; `docs/framing.md`).
 """
 
 import re
@@ -40,6 +40,7 @@ _NEVER_IN_A_HEAD = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r(?
 _MAY_BEGIN = re.compile(rb"[A-Za-z][!#$%&'*+\-.^_`|~0-9A-Za-z]{0,30}(?: |\Z)")
 _TARGET = re.compile(rb"(?:[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\]+)?(?:/[^#]*)?|\*")
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+;=:\[\]-]*")
+_UPGRADE = re.compile(rb"(?<=\n)upgrade:[^\n]*\n", re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
 _ENDS_IN_CHUNKED = re.compile(rb"(?:(?!chunked)" + _NAME + rb" *, *)+chunked", re.IGNORECASE)
 _DECIDING = (b"host", b"connection", b"content-length", b"transfer-encoding")
@@ -184,7 +185,8 @@ class WireGuard:
         head = data[:end]
         self._body = self._read_head(head)
         self._blank = 0
-        clean.append(head)
+        # Nobody here switches protocols; aiohttp would store what follows until it has declined.
+        clean.append(_UPGRADE.sub(b"", head))
         return data[end:]
 
     def _hold(self, data: bytes, seen: int) -> None:

@@ -115,8 +115,12 @@ class Pool:
         return tuple(b for b in self.backends if b.enabled and not b.internal and not b.models)
 
     def with_discovered(self, discovered: Mapping[str, Iterable[str]]) -> "Pool":
-        """The same backends with these catalogues (by backend name) instead of the present ones."""
-        return Pool(self.backends, discovered)
+        """The same backends with these catalogues (by backend name) instead of the present ones.
+
+        This very pool when they say nothing new: what is cached by its tuples stays good.
+        """
+        found = {name: frozenset(models) for name, models in discovered.items()}
+        return self if found == self._discovered else Pool(self.backends, found)
 
     def _serves(self, backend: Backend) -> frozenset[str] | None:
         """Names that it serves; ``None`` when nothing is known and so any may be tried."""

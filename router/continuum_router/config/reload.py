@@ -38,6 +38,26 @@ def compare(old: Config, new: Config) -> tuple[Change, ...]:
     )
 
 
+def keep_running(running: Config, wanted: Config) -> Config:
+    """`wanted`, but with the running values of every key that only a restart changes (H4)."""
+    kept = _kept(running, wanted, ())
+    assert isinstance(kept, Config)
+    return kept
+
+
+def _kept(running: SectionModel, wanted: SectionModel, path: Path) -> SectionModel:
+    update: dict[str, object] = {}
+    for name in type(running).model_fields:
+        old, new, here = getattr(running, name), getattr(wanted, name), (*path, name)
+        if isinstance(old, SectionModel) and isinstance(new, SectionModel):
+            update[name] = _kept(old, new, here)
+        elif reload_class(Config, here) is Reload.HOT:
+            update[name] = new
+        else:
+            update[name] = old
+    return wanted.model_copy(update=update)
+
+
 def _section(old: SectionModel, new: SectionModel, path: Path) -> Iterator[_Difference]:
     for name in type(old).model_fields:
         yield from _value(getattr(old, name), getattr(new, name), (*path, name))

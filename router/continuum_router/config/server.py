@@ -87,6 +87,9 @@ class ServerConfig(SectionModel):
         description="Who gets `x-continuum-backend` and `x-continuum-route`: `true` everybody, "
         "`false` nobody, `authenticated` callers with a key. Say false on an open edge.",
     )
+    watch_config: bool = Field(
+        True, description="Reload when the content of the configuration file changes."
+    )
     fast_path: bool = Field(
         True,
         description="Take ordinary requests by the fast path, before aiohttp's parser. `false`: "

@@ -63,6 +63,14 @@ class Catalog:
         self._complete = all(backend.name in known for backend in asked)
         return {name: frozenset(card.id for card in cards) for name, cards in known.items()}
 
+    def known(self, pool: Pool) -> Mapping[str, frozenset[str]]:
+        """What the backends of `pool` said last, by name."""
+        return {
+            name: frozenset(card.id for card in cards)
+            for name, cards in self._cards.items()
+            if name in pool.by_name
+        }
+
     async def keep_fresh(
         self,
         current_pool: Callable[[], Pool],
@@ -81,6 +89,10 @@ class Catalog:
             for card in self._cards.get(backend.name, ()):
                 cards.setdefault(card.id, card)
         return [self._object(self._card(name, cards, pool)) for name in pool.models()]
+
+    def entry(self, name: str, pool: Pool) -> dict[str, object] | None:
+        """The entry of one name in the listing; None when it is not served."""
+        return next((entry for entry in self.listing(pool) if entry["id"] == name), None)
 
     def _card(self, name: str, cards: Mapping[str, ModelCard], pool: Pool) -> ModelCard:
         """The card of a name; an alias has the card of its model, under its own name (H7)."""

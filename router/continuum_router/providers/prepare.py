@@ -174,8 +174,8 @@ class Preparer:
             start, end = upload.model_at
             body = body[:start] + real.encode("utf-8") + body[end:]
             growth = len(body) - len(request.raw)
-        if self._salts is not None and upload is None:
-            body = self._salts.stamp(body, request, backend)
+        if upload is None:
+            body = self.salted(body, request, backend)
         tail: BodyTail | None = None if upload is None else upload.tail
         if tail is not None and upload is not None:
             if upload.length is None:
@@ -190,6 +190,15 @@ class Preparer:
         path = request.path or request.endpoint.path
         head = self._head(request.method, path, framing, inbound, backend)
         return UpstreamRequest(method=request.method, head=head, body=body, tail=tail)
+
+    @property
+    def stamps(self) -> bool:
+        """True when bodies get a salt."""
+        return self._salts is not None
+
+    def salted(self, body: bytes, request: ChatRequest, backend: Backend) -> bytes:
+        """`body` with this backend's salt, or as it is (decisions C24)."""
+        return body if self._salts is None else self._salts.stamp(body, request, backend)
 
     def answers_as(self, request: ChatRequest, backend: Backend) -> str | None:
         """The name to put into the answer in the place of the backend's own, or None (H7)."""

@@ -37,12 +37,13 @@ from continuum_router.upstream.outcome import (
     ended_by,
     error_for,
     result_of_failure,
+    status_failure,
     tell_failure,
 )
 from continuum_router.upstream.relay import ErrorEvent, Relay
 from continuum_router.upstream.reply import keep_connection
 from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
-from continuum_router.upstream.usage import UsageTail, tell_usage
+from continuum_router.upstream.usage import UsageTail
 
 NOBODY_FOR = 1.0
 """Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
@@ -72,14 +73,14 @@ class Dispatcher:
     sse_keepalive: float = 0.0
     piecer: Piecer | None = None
 
-    def limits_for(self, request: ChatRequest, model: str) -> Limits:
+    def limits_for(self, path: str, model: str, *, stream: bool) -> Limits:
         """The time limits of a request to `model`."""
         limits = self.model_limits.get(model) or CallLimits(
             standard=self.standard,
             streaming=self.streaming,
             image_generation=self.image_generation,
         )
-        return limits.of(request.endpoint.path, stream=request.stream)
+        return limits.of(path, stream=stream)
 
     async def run(self, call: Call, begun: Begun | None = None) -> None:
         """See a request through. Returns when the answer has been sent, in whatever way it ended.
@@ -121,7 +122,7 @@ class _Run:
     def __post_init__(self) -> None:
         request, begun = self.call.request, self.begun
         spent = 0.0 if begun is None else self.rules.state.clock() - begun.started
-        self.deadlines = Deadlines(self.rules.limits_for(request, request.model), spent=spent)
+        self.deadlines = Deadlines(self._limits(request), spent=spent)
 
     async def run(self) -> None:
         """Try until answered; turn the last failure into what the client gets."""
@@ -158,12 +159,16 @@ class _Run:
 
     def fall_back(self) -> bool:
         """Go on with the next model, under its limits; False when the chain has ended (J11)."""
-        state, asked = self.rules.state, self.call.request
+        state = self.rules.state
         if not self.models.advance(lambda prefix: state.holdings(prefix, state.clock())):
             return False
         self.tries = 0
-        self.deadlines.change(self.rules.limits_for(asked, self.models.request.model))
+        self.deadlines.change(self._limits(self.models.request))
         return True
+
+    def _limits(self, request: ChatRequest) -> Limits:
+        path = request.endpoint.path
+        return self.rules.limits_for(path, request.model, stream=request.stream)
 
     def _choose(self) -> Choice:
         """Stop 7. A backend that could not be reached is avoided while there is another one."""
@@ -199,8 +204,8 @@ class _Run:
         self.tries += 1
         self.tried.add(name)
         result = AttemptResult.CLIENT_GONE
-        self.ticket = choice.ticket
         held = self.begun.lease if self.begun is not None else None
+        self.ticket = choice.ticket
         with held or state.fleet.lease(name, choice.rule.by_prefix, choice.ticket):
             try:
                 again, result = await self._under_deadlines(choice)
@@ -238,7 +243,7 @@ class _Run:
             unwanted = reply.status in self.rules.retry.retryable_status_codes
             if unwanted or (self.models.more and result is AttemptResult.FAILED):
                 after = parse_retry_after(reply.head.header("retry-after"), self.rules.state.wall())
-                again = self._decide(_status_failure(reply.status, after), choice)
+                again = self._decide(status_failure(reply.status, after), choice)
                 if again is not None:
                     keep_connection(reply)
                     return again, result
@@ -247,8 +252,8 @@ class _Run:
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
-        if choice.ticket is not None:
-            tell_usage(choice.ticket, self.usage.read())
+        if choice.ticket is not None and (usage := self.usage.read()) is not None:
+            choice.ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         return None, result
 
     async def _send(self, choice: Choice) -> UpstreamReply:
@@ -323,7 +328,7 @@ class _Run:
         """A stream that opened with an error is a reply with that status (decisions E16)."""
         status = event.error.status
         result = result_of_status(status)
-        again = self._decide(_status_failure(status, None), choice)
+        again = self._decide(status_failure(status, None), choice)
         if again is None:
             self.deadlines.await_nothing()
             await self.call.sink.send(
@@ -392,9 +397,3 @@ class _Run:
 
     def _since_sent(self) -> float:
         return self.rules.state.clock() - self.sent_at
-
-
-def _status_failure(status: int, retry_after: float | None) -> AttemptFailure:
-    return AttemptFailure(
-        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
-    )

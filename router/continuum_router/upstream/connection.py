@@ -49,6 +49,12 @@ class ReplySink(Protocol):
     def on_sent(self) -> None:
         """The request has left for the kernel in full (first_byte counts from here, E10)."""
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        """The final head with the whole body in one piece; the call has ended well.
+
+        Takes the place of the three below. The connection already belongs to its owner again.
+        """
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         """The final head; `length` of the body, None when only its framing will tell."""
 
@@ -150,23 +156,31 @@ class Connection(asyncio.Protocol):
         When the request has a tail, its pieces follow by `write_more` and `finish_request`;
         `on_room` is called whenever the backend has read what was written.
         """
+        self._owes = request.tail is not None
+        self._on_room = on_room
+        self._send(request.head, request.body, sink, head_only=request.method == "HEAD")
+
+    def start_ordinary(self, head: bytes, body: bytes, sink: ReplySink) -> None:
+        """`start` for a POST with its whole body."""
+        self._owes = False
+        self._on_room = None
+        self._send(head, body, sink, head_only=False)
+
+    def _send(self, head: bytes, body: bytes, sink: ReplySink, *, head_only: bool) -> None:
         transport = self._transport
         if self._sink is not None:
             raise RuntimeError("the connection carries a call already")
         self.calls += 1
-        self._reset()
         self._sink = sink
-        self._owes = request.tail is not None
-        self._on_room = on_room
-        self._head_only = request.method == "HEAD"
+        self._head_only = head_only
         if self._lost or transport is None or transport.is_closing():
             self._fail(Cause.CLOSED)
             return
-        if len(request.body) <= JOIN_LIMIT:
-            transport.write(request.head + request.body)
+        if len(body) <= JOIN_LIMIT:
+            transport.write(head + body)
         else:
-            transport.write(request.head)
-            transport.write(request.body)
+            transport.write(head)
+            transport.write(body)
         if not self._unsent:
             self._sent()
 
@@ -290,6 +304,9 @@ class Connection(asyncio.Protocol):
             length = 0
         elif facts.chunked:
             length = None
+        if length == len(rest):
+            self._whole(facts, rest)
+            return
         self._facts = facts
         self._stage = Stage.STREAMING
         if length is not None:
@@ -330,6 +347,13 @@ class Connection(asyncio.Protocol):
         elif framing.done:
             self._end(clean=used == len(data))
 
+    def _whole(self, facts: HeadFacts, body: bytes) -> None:
+        """The answer came in one piece, which is the ordinary case: no framing to follow."""
+        sink, self._sink = self._sink, None
+        self._let_go(facts)
+        if sink is not None:
+            sink.on_whole(facts, body)
+
     # -- how a call ends --------------------------------------------------------------------
 
     def _end(self, *, clean: bool) -> None:
@@ -337,15 +361,21 @@ class Connection(asyncio.Protocol):
         sink = self._sink
         facts = self._facts
         self._sink = None
-        sent = not self._unsent and not self._owes
-        if clean and facts is not None and facts.keep and sent and not self._lost:
-            self.resume()
-            self._reset()
-            self.owner.released(self, facts.keep_for)
+        if clean and facts is not None:
+            self._let_go(facts)
         else:
             self._close()
         if sink is not None:
             sink.on_end()
+
+    def _let_go(self, facts: HeadFacts) -> None:
+        if facts.keep and not self._unsent and not self._owes and not self._lost:
+            if self._sock_paused:
+                self.resume()
+            self._reset()
+            self.owner.released(self, facts.keep_for)
+        else:
+            self._close()
 
     def _fail(self, cause: Cause) -> None:
         sink = self._sink

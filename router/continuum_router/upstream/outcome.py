@@ -17,6 +17,7 @@ from continuum_router.errors import (
     Fault,
     Overloaded,
     RouterError,
+    Stage,
     UpstreamFailed,
     UpstreamTimeout,
 )
@@ -115,6 +116,13 @@ def error_for(failure: AttemptFailure) -> RouterError:
 def result_of_failure(failure: AttemptFailure) -> AttemptResult:
     """How a failed call counts: what tells nothing about the backend is not held against it."""
     return AttemptResult.ROUTER_ERROR if failure.fault is Fault.ROUTER else AttemptResult.FAILED
+
+
+def status_failure(status: int, retry_after: float | None) -> AttemptFailure:
+    """An answer that was not wanted, as a failure."""
+    return AttemptFailure(
+        Stage.AWAITING_HEAD, Cause.STATUS, began=True, status=status, retry_after=retry_after
+    )
 
 
 def tell_failure(failure: AttemptFailure, request_id: str, outcome: Outcome) -> None:

@@ -223,6 +223,12 @@ class QueuedReply:
         if self._on_sent is not None:
             self._on_sent()
 
+    def on_whole(self, facts: HeadFacts, body: bytes) -> None:
+        self._connection = None
+        self.on_head(facts, len(body))
+        if body:
+            self.on_body(body)
+
     def on_head(self, facts: HeadFacts, length: int | None) -> None:
         self._head = ReplyHead(
             status=facts.status, reason=facts.reason, headers=facts.headers, body_length=length

@@ -163,12 +163,15 @@ class HeadReader:
             auto_decompress=False,
         )
         try:
-            messages, _, _ = parser.feed_data(head)
+            early, _, _ = parser.feed_data(head[:-1])
+            messages, _, _ = parser.feed_data(head[-1:])
         except HttpProcessingError as error:
             raise HeadError(Cause.BAD_HEAD) from error
-        if len(messages) != 1:
+        if early or len(messages) != 1:  # it must end the head where we do
             raise HeadError(Cause.BAD_HEAD)
         message = messages[0][0]
+        if not 100 <= message.code <= 599:
+            raise HeadError(Cause.BAD_HEAD)
         for name, value in message.raw_headers:
             if not _PLAIN_NAME.fullmatch(name) or not _PLAIN_VALUE.fullmatch(value):
                 raise HeadError(Cause.BAD_HEAD)

@@ -7,7 +7,7 @@ these can hold a secret (decisions G11; S2 masks what it allows).
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 from urllib.parse import SplitResult, urlsplit
 
@@ -207,6 +207,10 @@ class ZmqEndpoint(_ParsedText):
     @property
     def loopback(self) -> bool:
         return bool(self.ipc_path) or is_loopback(self.host)
+
+    def of_rank(self, rank: int) -> Self:
+        """Where data-parallel rank ``rank`` is: engines add it to the port (decisions C18)."""
+        return replace(self, port=self.port + rank) if rank else self
 
     def __str__(self) -> str:
         if self.ipc_path:

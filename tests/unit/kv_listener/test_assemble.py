@@ -71,8 +71,8 @@ async def test_every_source_gets_its_own_parts():
     try:
         assert list(listener.runners) == ["vllm-1", "sglang-1"]
         first, second = (listener.runners[name].parts for name in ("vllm-1", "sglang-1"))
-        assert first.replay_endpoint == "tcp://127.0.0.1:5558"
-        assert second.replay_endpoint is None
+        assert [lane.replay_endpoint for lane in first.lanes] == ["tcp://127.0.0.1:5558"]
+        assert [lane.replay_endpoint for lane in second.lanes] == [None]
         assert first.stream.epoch != second.stream.epoch
         assert second.judge.state.attribution.value == "family"
         assert first.judge.state.attribution.value == "none"

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from continuum_kv_listener import attribution
-from continuum_kv_listener.attribution import AttributionMode, Attributor
-from continuum_kv_listener.attribution_types import Question, UnattributedReason
+from continuum_kv_listener.attribution import Attributor
+from continuum_kv_listener.attribution_types import AttributionMode, Question, UnattributedReason
 from continuum_kv_listener.engine_client import EngineError, EngineFault
 from continuum_kv_listener.families import CustomMarkers, Family
-from continuum_kv_listener.template_literals import NO_SYSTEM
+from continuum_kv_listener.salt_reader import SaltReader
+from continuum_kv_listener.teacher import NotLearnt, Teacher
+from continuum_kv_listener.template_limits import TemplateLimit
+from continuum_shared.cache_salt import SaltIssuer, SaltVerifier
 from continuum_shared.prefix_key import (
     KeyTag,
     KeyText,
@@ -63,8 +66,10 @@ class InMemoryEngine:
 
 
 def attributor(engine: InMemoryEngine, **options: object) -> Attributor:
-    settings: dict[str, object] = {"models": ("tiny-chat",), "rng": random.Random(7)}
-    return Attributor(engine, **(settings | options))  # type: ignore[arg-type]
+    rng = random.Random(7)
+    settings: dict[str, object] = {"models": ("tiny-chat",), "rng": rng}
+    teacher = Teacher([(AttributionMode.PROBE, engine)], rng=rng)
+    return Attributor(engine, teacher, **(settings | options))  # type: ignore[arg-type]
 
 
 async def calibrated(engine: InMemoryEngine, **options: object) -> Attributor:
@@ -206,7 +211,7 @@ async def test_before_calibration_there_is_no_format() -> None:
     judge = attributor(InMemoryEngine())
     assert not judge.ready
     assert judge.next_calibration == float("-inf")
-    assert judge.state.warnings == (attribution.NOT_ANSWERING,)
+    assert judge.state.warnings == (NotLearnt.NOT_ANSWERING.value,)
     verdict = await judge.judge(question(list(range(300, 400))), 0.0)
     assert not verdict.done
     assert verdict.reason is UnattributedReason.NO_FORMAT
@@ -225,10 +230,10 @@ async def test_calibration_by_probes() -> None:
 @pytest.mark.parametrize(
     ("fault", "warning"),
     [
-        (EngineError(EngineFault.UNREACHABLE, "/tokenize"), attribution.NOT_ANSWERING),
-        (EngineError(EngineFault.REFUSED, "/tokenize", 503), attribution.NOT_ANSWERING),
-        (EngineError(EngineFault.REFUSED, "/tokenize", 500), attribution.NOT_ANSWERING),
-        (EngineError(EngineFault.UNSUPPORTED, "/tokenize", 422), attribution.NOT_SUPPORTED),
+        (EngineError(EngineFault.UNREACHABLE, "/tokenize"), NotLearnt.NOT_ANSWERING.value),
+        (EngineError(EngineFault.REFUSED, "/tokenize", 503), NotLearnt.NOT_ANSWERING.value),
+        (EngineError(EngineFault.REFUSED, "/tokenize", 500), NotLearnt.NOT_ANSWERING.value),
+        (EngineError(EngineFault.UNSUPPORTED, "/tokenize", 422), NotLearnt.NOT_SUPPORTED.value),
     ],
 )
 async def test_a_failed_calibration_is_tried_again(fault: EngineError, warning: str) -> None:
@@ -241,7 +246,7 @@ async def test_a_failed_calibration_is_tried_again(fault: EngineError, warning: 
     assert state.warnings == (warning,)
     due = judge.next_calibration
     assert due is not None
-    long = warning == attribution.NOT_SUPPORTED
+    long = warning == NotLearnt.NOT_SUPPORTED.value
     assert (130.0 <= due <= 160.0) if long else (100.5 <= due <= 101.0)
     engine.fault = None
     assert (await judge.calibrate(due)).calibrated
@@ -253,7 +258,7 @@ async def test_probes_that_a_template_breaks_on_are_not_supported_by_it(status: 
     fault = EngineFault.UNSUPPORTED if status == 400 else EngineFault.REFUSED
     engine.refusal = EngineError(fault, "/tokenize", status)
     judge = await calibrated(engine)
-    assert NO_SYSTEM in judge.state.warnings
+    assert TemplateLimit.NO_SYSTEM.text in judge.state.warnings
     messages = chat(("user", "Why does my clock stop at noon? " * 5))
     verdict = await judge.judge(
         question(engine.tiny.encode_chat([*messages, {"role": "assistant", "content": "x " * 40}])),
@@ -361,6 +366,47 @@ async def test_an_answer_without_text_is_none() -> None:
     with pytest.raises(EngineError) as caught:
         await judge.judge(asked, 0.0)
     assert caught.value.fault is EngineFault.BAD_ANSWER
+
+
+def salted(engine: InMemoryEngine, **options: object) -> tuple[Attributor, SaltReader, list[bool]]:
+    """An attributor with salt echo on, its reader, and whether a prompt waits to be read."""
+    verifier = SaltVerifier(["secret-of-the-test"], backend="b")
+    reader = SaltReader(verifier, models=("tiny-chat",), expected=True)
+    waits = [False]
+    made = attributor(engine, salts=reader, wanted=lambda: waits[0], **options)
+    return made, reader, waits
+
+
+async def test_with_salt_echo_nothing_is_learnt_until_a_prompt_waits() -> None:
+    engine = InMemoryEngine()
+    judge, _, waits = salted(engine)
+    assert judge.state.calibrated
+    assert judge.state.attribution is AttributionMode.SALT
+    assert judge.state.warnings == ()
+    assert (judge.ready, judge.next_calibration) == (True, None)
+    judge.engine_restarted(5.0)
+    assert (judge.ready, judge.next_calibration) == (True, None)
+    waits[0] = True
+    assert not judge.ready
+    assert judge.next_calibration == 5.0
+    assert (await judge.calibrate(5.0)).attribution is AttributionMode.PROBE
+    assert (judge.ready, judge.next_calibration) == (True, None)
+
+
+async def test_salts_that_verify_are_what_attributes() -> None:
+    engine = InMemoryEngine()
+    judge, reader, waits = salted(engine)
+    waits[0] = True
+    engine.fault = EngineError(EngineFault.UNREACHABLE, "/tokenize")
+    state = await judge.calibrate(5.0)
+    assert (state.calibrated, state.attribution) == (False, AttributionMode.NONE)
+    assert state.warnings == (NotLearnt.NOT_ANSWERING.value,)
+    key = PrefixKey(bytes(32))
+    salt = SaltIssuer(["secret-of-the-test"]).issue(key, backend="b", model="tiny-chat")
+    assert reader(salt, None) == (key,)
+    state = judge.state
+    assert (state.calibrated, state.attribution) == (True, AttributionMode.SALT)
+    assert state.warnings == (NotLearnt.NOT_ANSWERING.value,)
 
 
 async def test_no_text_or_token_is_in_an_error_or_state() -> None:

@@ -5,17 +5,15 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from continuum_kv_listener import calibration, template_literals
 from continuum_kv_listener.calibration import (
     CalibrationFailure,
     CalibrationFault,
     Learnt,
-    Probe,
     learn,
-    plain_prompt,
-    probe_chats,
 )
+from continuum_kv_listener.probe_chats import Probe, plain_prompt, probe_chats
 from continuum_kv_listener.prompt_format import parse
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_shared.prefix_key import KeyTag, KeyText, chat_key_text, cut_utf8
 from support.chat_templates import BOS, LLAMA3_LIKE, TEMPLATES, TemplateRefused, render
 
@@ -77,6 +75,7 @@ OUTER_SPACE = {
     "outer line breaks": "\n\nAnswer in short sentences.\n",
 }
 KEEPS_EVERYTHING = ("chatml", "qwen", "qwen3", "mistral_new", "deepseek", "zephyr", "tools_first")
+ASSISTANT_MAY_BEGIN = tuple(TEMPLATES)
 PARTED_BY_SPACE = ("mistral_old", "gemma3")
 
 
@@ -125,14 +124,35 @@ def test_a_run_of_system_messages_is_joined(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["chatml", "qwen3", "llama3", "zephyr", "tools_first", "harmony"])
 def test_developer_messages_are_system_texts(name: str) -> None:
+    """Where the template always opens with a system section, an empty system text before the
+    developer's makes the same tokens: both keys are true (decisions A18)."""
     messages = chat(("developer", "One."), ("user", "x"))
-    assert read(name, render(TEMPLATES[name], messages)) == [chat_key_text({"messages": messages})]
+    same = chat(("system", ""), *(("developer", "One."), ("user", "x")))
+    keys = [chat_key_text({"messages": messages})]
+    if render(TEMPLATES[name], same) == render(TEMPLATES[name], messages):
+        keys.insert(0, chat_key_text({"messages": same}))
+    assert read(name, render(TEMPLATES[name], messages)) == keys
 
 
-@pytest.mark.parametrize("name", ["chatml", "qwen3", "zephyr", "tools_first"])
+@pytest.mark.parametrize("name", ["chatml", "qwen", "qwen3", "llama3", "zephyr", "tools_first"])
 def test_system_and_developer_messages_mix(name: str) -> None:
     messages = chat(("system", "One."), ("developer", "Two."), ("user", "x"))
     assert read(name, render(TEMPLATES[name], messages)) == [chat_key_text({"messages": messages})]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("text", ["Good morning!", "안녕하세요, 무엇을 도와드릴까요? 🙂 " * 60])
+def test_a_chat_that_the_assistant_begins(name: str, text: str) -> None:
+    """Decisions A2: its first message anchors it, whatever the role. Some templates refuse it."""
+    messages = chat(("assistant", text.strip()), ("user", "Hi"), ("assistant", "Yes?"))
+    key_text = chat_key_text({"messages": messages})
+    assert key_text is not None
+    try:
+        prompt = render(TEMPLATES[name], messages)
+    except TemplateRefused:
+        prompt = ""
+    keys = read(name, prompt)
+    assert (cut(key_text) in keys) is (name in ASSISTANT_MAY_BEGIN), keys
 
 
 @pytest.mark.parametrize("name", [*KEEPS_EVERYTHING, "llama3", "harmony", "alpaca"])
@@ -152,7 +172,7 @@ def test_tools_without_a_system_text(name: str) -> None:
 
 
 def test_tools_in_the_users_turn_are_told() -> None:
-    assert template_literals.TOOLS_IN_TURN in learnt("llama3").warnings
+    assert TemplateLimit.TOOLS_IN_TURN in learnt("llama3").limits
     assert read("llama3", render(LLAMA3_LIKE, chat(("user", "Weather?")), TOOLS)) == []
 
 
@@ -172,7 +192,7 @@ def test_white_space_borders_read_both_ways(name: str) -> None:
         ("S", "Be brief."),
         ("M", "Be brief.\n\nHi"),
     ]
-    assert template_literals.WEAK_SYSTEM_END in learnt(name).warnings
+    assert TemplateLimit.WEAK_SYSTEM_END in learnt(name).limits
 
 
 def test_tomorrows_date_still_fits() -> None:
@@ -190,23 +210,46 @@ def test_tomorrows_date_still_fits() -> None:
         ("qwen3", set()),
         (
             "llama3",
-            {calibration.TRIMS_SYSTEM, calibration.TRIMS_USER, template_literals.TOOLS_IN_TURN},
+            {TemplateLimit.TRIMS_SYSTEM, TemplateLimit.TRIMS_USER, TemplateLimit.TOOLS_IN_TURN},
         ),
-        ("gemma2", {calibration.TRIMS_USER, template_literals.NO_SYSTEM}),
+        ("gemma2", {TemplateLimit.TRIMS_USER, TemplateLimit.NO_SYSTEM}),
         (
             "gemma3",
             {
-                calibration.TRIMS_USER,
-                template_literals.WEAK_SYSTEM_END,
-                template_literals.SYSTEM_RUN,
+                TemplateLimit.TRIMS_USER,
+                TemplateLimit.WEAK_SYSTEM_END,
+                TemplateLimit.SYSTEM_RUN,
             },
         ),
-        ("mistral_old", {template_literals.WEAK_SYSTEM_END, template_literals.SYSTEM_RUN}),
-        ("deepseek", {template_literals.SYSTEM_RUN}),
+        ("mistral_old", {TemplateLimit.WEAK_SYSTEM_END, TemplateLimit.SYSTEM_RUN}),
+        ("deepseek", {TemplateLimit.SYSTEM_RUN}),
     ],
 )
 def test_warnings(name: str, warnings: set[str]) -> None:
-    assert set(learnt(name).warnings) == warnings
+    assert set(learnt(name).limits) == warnings
+
+
+ALTERING = {
+    "escapes quotes": "m.content | tojson",
+    "escapes markup": "m.content | e",
+    "folds lines": "m.content | replace('\n', ' ')",
+    "folds blanks": "m.content.split() | join(' ')",
+    "swaps quotes": "m.content | replace('\"', \"'\")",
+}
+
+
+@pytest.mark.parametrize("change", ALTERING.values(), ids=ALTERING.keys())
+def test_a_template_that_alters_text_is_told(change: str) -> None:
+    """The key of such a prompt cannot be recovered (decisions C23): salt echo is the way."""
+    template = TEMPLATES["chatml"].replace("m.content", change)
+    answers: dict[Probe, str | None] = {
+        probe.probe: render(template, probe.messages, probe.tools) for probe in probe_chats(NONCE)
+    }
+    answers[Probe.PLAIN] = plain_prompt(NONCE)
+    result = learn(answers, NONCE)
+    assert isinstance(result, Learnt)
+    assert TemplateLimit.ALTERS_TEXT in result.limits
+    assert "consider salt echo" in TemplateLimit.ALTERS_TEXT.text
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -219,10 +262,10 @@ def test_plain_prompts_are_read_without_what_the_tokenizer_adds(name: str) -> No
 @pytest.mark.parametrize(
     ("plain", "warning"),
     [
-        (lambda text: text.replace(" ,", ","), calibration.CLEANS_SPACES),
-        (lambda text: text.replace("e\u0301", "\u00e9"), calibration.NORMALISES),
-        (lambda text: None, calibration.NO_PLAIN_PROMPTS),
-        (lambda text: "nothing of it", calibration.NO_PLAIN_PROMPTS),
+        (lambda text: text.replace(" ,", ","), TemplateLimit.CLEANS_SPACES),
+        (lambda text: text.replace("e\u0301", "\u00e9"), TemplateLimit.NORMALISES),
+        (lambda text: None, TemplateLimit.NO_PLAIN_PROMPTS),
+        (lambda text: "nothing of it", TemplateLimit.NO_PLAIN_PROMPTS),
     ],
 )
 def test_what_the_tokenizer_changes_is_told(plain: object, warning: str) -> None:
@@ -231,7 +274,7 @@ def test_what_the_tokenizer_changes_is_told(plain: object, warning: str) -> None
     answers[Probe.PLAIN] = plain(plain_prompt(NONCE))
     result = learn(answers, NONCE)
     assert isinstance(result, Learnt)
-    assert result.warnings == (warning,)
+    assert result.limits == (warning,)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +301,7 @@ def test_the_first_probe_alone_is_enough_for_the_keys_it_shows(name: str) -> Non
     assert KeyText(tag=KeyTag.FIRST_MESSAGE, text="Hi") in keys
 
 
-def test_the_probes_are_six_chats_with_sentinels_of_the_nonce() -> None:
+def test_the_probes_are_the_six_chats_and_two_more_with_sentinels_of_the_nonce() -> None:
     chats = probe_chats(NONCE)
     assert [chat.probe.value for chat in chats] == [
         "system_user",
@@ -267,6 +310,8 @@ def test_the_probes_are_six_chats_with_sentinels_of_the_nonce() -> None:
         "developer_user",
         "system_user_tool",
         "user_tool",
+        "system_developer",
+        "assistant_first",
     ]
     for probe in chats:
         assert all(NONCE in message["content"] for message in probe.messages)

@@ -332,7 +332,7 @@ def test_a_salt_named_below_an_unknown_parent_is_foreign_too():
 
 def test_verified_salts_need_no_text():
     """The seam for salt echo (C24, J15): verified, foreign and forged."""
-    tracker = ChainTracker(verify_salt={"cr1.good": (A,)}.get)
+    tracker = ChainTracker(verify_salt=lambda salt, _: (A,) if salt == "cr1.good" else None)
     assert tracker.apply(stored(1, 2, extra_keys=(("cr1.good",), None)), 0.0) == ()
     assert tracker.apply(stored(5, extra_keys=(("cr1.forged",),)), 0.0) == (DropReason.BAD_SALT,)
     assert tracker.apply(stored(6, cache_salt="plain"), 0.0) == (DropReason.FOREIGN_SALT,)
@@ -630,3 +630,64 @@ def test_ask_again_makes_answers_in_the_air_worthless():
     assert told(tracker, 1.0) == []
     complete(tracker, 0, B, now=1.0)
     assert told(tracker, 1.0) == [(KvAction.CREATED, B, 4)]
+
+
+def test_an_unproved_suspect_is_not_told_again_and_lapses():
+    tracker = attributed(doubt_seconds=600.0)
+    tracker.suspect(100.0)
+    assert tracker.doubted() == {A}
+    assert tracker.stats.doubted_prefixes == 1
+    assert told(tracker, 699.0) == []
+    assert tracker.next_due(699.0) == 700.0
+    assert told(tracker, 700.0) == [(KvAction.EVICTED, A, None)]
+    assert tracker.stats.blocks == 3
+    assert tracker.doubted() == frozenset()
+
+
+def test_a_store_below_a_suspect_proves_it_and_its_ancestors():
+    tracker = attributed(doubt_seconds=600.0)
+    tracker.suspect(100.0)
+    tracker.apply(stored(4, parent=2), 200.0)
+    assert tracker.doubted() == frozenset()
+    assert told(tracker, 200.0) == []  # block 3 makes as many tokens
+    assert told(tracker, 700.0) == []
+    tracker.apply(removed(4), 701.0)
+    assert told(tracker, 701.0) == [(KvAction.CREATED, A, 8)]  # block 3 has lapsed
+
+
+def test_a_lapsed_block_is_back_as_soon_as_a_store_proves_it():
+    tracker = attributed(doubt_seconds=600.0)
+    tracker.suspect(100.0)
+    assert told(tracker, 700.0) == [(KvAction.EVICTED, A, None)]
+    tracker.apply(stored(5, parent=3), 5000.0)
+    assert told(tracker, 5000.0) == [(KvAction.CREATED, A, 16)]
+
+
+def test_a_proved_block_counts_once_whatever_was_counted_before():
+    tracker = attributed(doubt_seconds=600.0)
+    tracker.apply(stored(3, parent=2), 1.0)
+    tracker.suspect(100.0)  # a removal of one copy may have been lost
+    tracker.apply(stored(3, parent=2), 200.0)
+    tracker.apply(removed(3), 201.0)
+    assert told(tracker, 201.0) == [(KvAction.CREATED, A, 8)]
+
+
+def test_a_copy_on_a_lower_tier_proves_nothing_above_it():
+    tracker = attributed(doubt_seconds=600.0)
+    tracker.suspect(100.0)
+    tracker.apply(stored(4, parent=3, medium=Medium.CPU), 200.0)
+    assert tracker.doubted() == {A}
+    assert told(tracker, 700.0) == [(KvAction.EVICTED, A, None)]
+
+
+def test_copies_beyond_the_engines_blocks_are_drift():
+    tracker = attributed()
+    for _ in range(3):
+        tracker.apply(stored(2, parent=1), 1.0)  # re-reported without new copies
+    assert tracker.fit(6) == 0
+    assert tracker.fit(4) == 2
+    assert told(tracker, 1.0) == []
+    assert tracker.fit(3) == 1
+    assert tracker.fit(2) == 1  # the end of a chain goes next
+    assert told(tracker, 2.0) == [(KvAction.CREATED, A, 8)]
+    assert tracker.stats.drifted_copies_total == 4

@@ -1,9 +1,13 @@
 """``--check``: each endpoint is tried once; the table says what to do."""
 
+import io
+
 import pytest
 import yaml
 
-from continuum_kv_listener.check import CheckTimes, Outcome, table, try_all
+from continuum_kv_listener.check import CheckTimes, check, try_all
+from continuum_kv_listener.check_serving import SELF
+from continuum_kv_listener.check_table import Outcome
 from continuum_kv_listener.config import ListenerConfig, parse_config
 from support.kv_publisher import KvPublisher, free_port
 from support.tiny_engine import TinyEngine, serving
@@ -12,7 +16,12 @@ QUICK = CheckTimes(connect=0.4, replay=0.3, http=2.0)
 
 
 def config(**source: object) -> ListenerConfig:
-    text = yaml.safe_dump({"sources": [{"backend_name": "vllm-1", "model": "tiny-chat", **source}]})
+    text = yaml.safe_dump(
+        {
+            "listen": "127.0.0.1:0",
+            "sources": [{"backend_name": "vllm-1", "model": "tiny-chat", **source}],
+        }
+    )
     made, report = parse_config(text, path="f", env={})
     assert made is not None, str(report)
     return made
@@ -32,6 +41,13 @@ def publisher():
     made.close()
 
 
+async def tried(checked: ListenerConfig, times: CheckTimes) -> list[Outcome]:
+    """The rows of the sources; those of the listener itself come first and have a test file."""
+    outcomes = await try_all(checked, times)
+    assert outcomes[0].source == SELF
+    return [outcome for outcome in outcomes if outcome.source != SELF]
+
+
 def results(outcomes: list[Outcome]) -> list[tuple[str, bool | None]]:
     return [(outcome.what, outcome.good) for outcome in outcomes]
 
@@ -42,7 +58,7 @@ async def test_everything_answers(engine, publisher):
         zmq_replay_endpoint=publisher.replay_endpoint,
         engine_url=engine.url,
     )
-    assert results(await try_all(checked, QUICK)) == [
+    assert results(await tried(checked, QUICK)) == [
         ("events (connect)", True),
         ("replay", True),
         ("health", True),
@@ -58,7 +74,7 @@ async def test_nothing_answers():
         zmq_replay_endpoint=f"tcp://{dead}",
         engine_url=f"http://{dead}",
     )
-    outcomes = await try_all(checked, QUICK)
+    outcomes = await tried(checked, QUICK)
     assert results(outcomes) == [
         ("events (connect)", False),
         ("replay", False),
@@ -70,13 +86,17 @@ async def test_nothing_answers():
         "connection refused: is the engine up with KV events on? If its endpoint names this host, "
         "it connects: set zmq_mode: bind"
     )
-    assert outcomes[1].note == "no_answer"
-    assert outcomes[3].note == "/detokenize: unreachable"
+    assert outcomes[1].note == (
+        "no_answer: is replay_endpoint in the engine's KV events configuration, and is its port "
+        "open to this machine?"
+    )
+    assert outcomes[2].note == "no answer: is the engine up, and engine_url right?"
+    assert outcomes[3].note == ("/detokenize: unreachable: is the engine up, and engine_url right?")
 
 
 async def test_both_ends_bind(engine, publisher):
     checked = config(zmq_endpoint=publisher.endpoint, zmq_mode="bind", engine_url=engine.url)
-    first = (await try_all(checked, QUICK))[0]
+    first = (await tried(checked, QUICK))[0]
     assert first.good is False
     assert first.note == (
         "Address already in use: does the engine bind it too? Then set zmq_mode: connect"
@@ -87,7 +107,7 @@ async def test_nobody_has_connected_yet_is_no_failure(engine):
     checked = config(
         zmq_endpoint=f"tcp://127.0.0.1:{free_port()}", zmq_mode="bind", engine_url=engine.url
     )
-    first = (await try_all(checked, QUICK))[0]
+    first = (await tried(checked, QUICK))[0]
     assert first.good is None
     assert first.note == "listening, but no engine connected while we waited"
 
@@ -97,7 +117,7 @@ async def test_an_engine_that_connects(engine):
     publisher = KvPublisher(connect_to=endpoint, replay=False)
     try:
         checked = config(zmq_endpoint=endpoint, zmq_mode="bind", engine_url=engine.url)
-        assert (await try_all(checked, CheckTimes(connect=5)))[0].good is True
+        assert (await tried(checked, CheckTimes(connect=5)))[0].good is True
     finally:
         publisher.close()
 
@@ -112,7 +132,7 @@ async def test_a_refused_publisher(engine):
             engine_url=engine.url,
             allowed_publishers=["10.0.0.0/8"],
         )
-        first = (await try_all(checked, QUICK))[0]
+        first = (await tried(checked, QUICK))[0]
         assert first.good is False
         assert first.note == "refused a publisher at 127.0.0.1: add it to allowed_publishers"
     finally:
@@ -121,29 +141,31 @@ async def test_a_refused_publisher(engine):
 
 async def test_a_wrong_model_name_shows(engine, publisher):
     checked = config(zmq_endpoint=publisher.endpoint, engine_url=engine.url, model="other")
-    outcomes = await try_all(checked, QUICK)
+    outcomes = await tried(checked, QUICK)
     assert results(outcomes)[2:] == [("detokenize", False), ("template", False)]
-    assert outcomes[2].note == "/detokenize: unsupported (404)"
+    assert outcomes[2].note == (
+        "/detokenize: unsupported (404): is `model` a name that the engine serves, and its "
+        "version recent?"
+    )
 
 
 async def test_a_named_format_is_not_probed(engine, publisher):
     checked = config(zmq_endpoint=publisher.endpoint, engine_url=engine.url, prompt_format="chatml")
-    assert [outcome.what for outcome in await try_all(checked, QUICK)] == [
+    assert [outcome.what for outcome in await tried(checked, QUICK)] == [
         "events (connect)",
         "health",
         "detokenize",
     ]
 
 
-def test_the_table():
-    rows = [
-        Outcome(source="vllm-1", what="replay", endpoint="tcp://h:1", good=True),
-        Outcome(source="b", what="health", endpoint="http://h", good=False, note="why"),
-        Outcome(source="c", what="events (bind)", endpoint="tcp://*:5", good=None),
-    ]
-    assert table(rows) == (
-        "SOURCE  WHAT           ENDPOINT   RESULT\n"
-        "vllm-1  replay         tcp://h:1  ok\n"
-        "b       health         http://h   FAILED  why\n"
-        "c       events (bind)  tcp://*:5  -"
+def test_the_command_prints_the_table_and_what_is_next():
+    dead = f"127.0.0.1:{free_port()}"
+    checked = config(zmq_endpoint=f"tcp://{dead}", engine_url=f"http://{dead}")
+    out = io.StringIO()
+    assert check(checked, out=out, times=QUICK) == 1
+    lines = out.getvalue().splitlines()
+    assert lines[0].split() == ["SOURCE", "WHAT", "ENDPOINT", "RESULT"]
+    assert lines[-1] == (
+        "1 ok, 4 failed, 0 not tried. Next: what FAILED, from the top; rows below may fail "
+        "because of it."
     )

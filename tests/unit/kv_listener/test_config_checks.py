@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from support.config_files import listener_lines
@@ -75,3 +77,58 @@ def test_nothing_is_said_about_what_is_in_doubt():
         'l.yaml:4: sources[0].zmq_mode: "bnid" is not a known value; did you mean "bind"? known: '
         "bind, connect"
     ]
+
+
+BARE = "sources: [{backend_name: a, zmq_endpoint: 'tcp://127.0.0.1:1', model: m"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BARE + "}]\nsalt_echo: {enabled: true, secret_env: SALT}", []),
+        (
+            BARE + "}]\nsalt_echo: {enabled: false, secret_env: UNSET}",
+            [
+                "1: sources[0].detokenize_endpoint: is required: prompts can be read back only by "
+                'asking the engine; such as "http://10.0.0.5:8000/detokenize", or set engine_url'
+            ],
+        ),
+        (
+            BARE + ", engine_url: 'http://h'}]\nsalt_echo: {enabled: true}",
+            [
+                "2: salt_echo.enabled: salt echo needs a secret; name an environment variable in "
+                "secret_env"
+            ],
+        ),
+        (
+            BARE + ", engine_url: 'http://h'}]\nsalt_echo: {enabled: true, secret_env: UNSET}",
+            [
+                "2: salt_echo.secret_env: the environment variable UNSET is not set or empty; "
+                "export it before the start"
+            ],
+        ),
+        (
+            BARE + ", engine_url: 'http://h', tokenizer: /no/such/folder}]",
+            [
+                "1: sources[0].tokenizer: has no tokenizer.json; name the model's folder, or the "
+                "file itself"
+            ],
+        ),
+        (
+            BARE + ", calibrate_by_request: true}]\nsalt_echo: {enabled: true, secret_env: SALT}",
+            [
+                "1: warning: sources[0].calibrate_by_request: has no engine to send a chat to; "
+                "set engine_url"
+            ],
+        ),
+    ],
+)
+def test_where_keys_come_from(text: str, said: list[str]) -> None:
+    env = {"SALT": "0123456789abcdef"}
+    assert listener_lines(text, env) == [f"l.yaml:{line}" for line in said]
+
+
+def test_a_local_tokenizer_takes_the_place_of_an_endpoint(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert listener_lines(BARE + f", tokenizer: '{path}'}}]") == []

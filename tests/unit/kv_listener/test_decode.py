@@ -354,7 +354,7 @@ def test_recordings_decode_whole(
                 assert event.full_attention
                 seen[name] = seen.get(name, 0) + 1
             else:
-                kinds[type(event)] += 1
+                kinds[type(event)] += event.merged if isinstance(event, Removed) else 1
     assert seen == stored
     assert (kinds[Removed], kinds[Cleared]) == (removed, cleared)
 
@@ -373,3 +373,35 @@ def test_bytes_hashes_and_adapters_of_the_recording():
     assert len(adapters) == 4
     salted = [e for e in adapters if e.extra_keys and len(e.extra_keys[0] or ()) == 2]
     assert len(salted) == 1
+
+
+def test_removals_that_follow_each_other_on_one_medium_are_one_event():
+    def gone(*hashes: object, medium: str = "GPU", group: int = 0) -> dict[str, object]:
+        return {
+            "type": "BlockRemoved",
+            "block_hashes": list(hashes),
+            "medium": medium,
+            "group_idx": group,
+        }
+
+    rows = [
+        gone(1),
+        gone(-1, 3),
+        gone("no hash"),
+        gone(4),
+        gone(5, medium="CPU"),
+        gone(6, group=1),
+        {"type": "AllBlocksCleared"},
+        gone(7, group=1),
+        gone(8, group=1),
+    ]
+    decoded = decode_batch(msgpack.packb([0.0, rows, 0]), "vllm")
+    assert decoded.drops == (DropReason.MALFORMED_EVENT,)
+    assert decoded.events == (
+        Removed(hashes=(1, 2**64 - 1, 3, 4)),
+        Removed(hashes=(5,), medium=Medium.CPU),
+        Removed(hashes=(6,), group=1),
+        Cleared(),
+        Removed(hashes=(7, 8), group=1),
+    )
+    assert [event.merged for event in decoded.events if isinstance(event, Removed)] == [3, 1, 1, 2]

@@ -1,8 +1,7 @@
 """The event types keep their contents out of representations and their labels closed."""
 
 from array import array
-
-import pytest
+from dataclasses import fields
 
 from continuum_kv_listener.engine_events import (
     Cleared,
@@ -42,9 +41,20 @@ def test_each_default_is_its_own():
     assert list(other.tokens) == []
 
 
-def test_fields_are_named():
-    with pytest.raises(TypeError):
-        Removed((1,))  # type: ignore[misc]
+def test_the_order_of_fields_is_the_one_that_the_decoder_gives_them_in():
+    assert [field.name for field in fields(Stored)] == [
+        "hashes",
+        "block_size",
+        "parent",
+        "tokens",
+        "lora_name",
+        "medium",
+        "extra_keys",
+        "cache_salt",
+        "group",
+        "full_attention",
+    ]
+    assert [field.name for field in fields(Removed)] == ["hashes", "medium", "group", "merged"]
 
 
 def test_drop_reasons_are_the_published_labels():

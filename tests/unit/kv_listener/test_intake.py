@@ -88,6 +88,9 @@ class Sink:
     def restarted(self) -> None:
         self.log.append("PURGE")
 
+    def lost(self) -> None:
+        self.log.append("LOST")
+
     def dropped(self, reason: DropReason) -> None:
         self.drops.append(reason)
 
@@ -172,7 +175,7 @@ async def test_a_gap_that_no_replay_fills_is_counted_and_passed(rig):
     await rig.source.feed(UP, raw(0))
     rig.engine.has(0)
     await rig.source.feed(raw(4), raw(5))
-    assert rig.sink.log == ["0-a", "4-a", "5-a"]
+    assert rig.sink.log == ["0-a", "LOST", "4-a", "5-a"]
     assert (rig.intake.gaps, rig.intake.lost) == (1, 3)
     assert rig.engine.requests == [0, 1]
     assert rig.count("lost_batches_total") == 3
@@ -182,7 +185,7 @@ async def test_a_gap_longer_than_the_engines_buffer(rig):
     await rig.source.feed(UP, raw(0))
     rig.engine.has(5, 6, 7)
     await rig.source.feed(raw(7), raw(8))
-    assert rig.sink.log == ["0-a", "5-a", "6-a", "7-a", "8-a"]
+    assert rig.sink.log == ["0-a", "LOST", "5-a", "6-a", "7-a", "8-a"]
     assert (rig.intake.gaps, rig.intake.lost) == (1, 4)
 
 
@@ -283,7 +286,7 @@ async def test_a_failing_replay_does_not_stall_every_gap(rig):
     rig.engine.fails = [ReplayFault.NO_ANSWER] * 5
     await rig.source.feed(UP, raw(0), raw(5), raw(10))
     assert rig.engine.requests == [0]
-    assert rig.sink.log == ["0-a", "5-a", "10-a"]
+    assert rig.sink.log == ["0-a", "LOST", "5-a", "LOST", "10-a"]
     assert (rig.intake.gaps, rig.intake.lost) == (2, 8)
 
 
@@ -292,7 +295,7 @@ async def test_what_a_broken_replay_gave_counts(rig):
     rig.engine.has(0, 1, 2, 3, 4)
     rig.engine.fails, rig.engine.fail_after = [ReplayFault.CUT_SHORT], 2
     await rig.source.feed(raw(5))
-    assert rig.sink.log == ["0-a", "1-a", "2-a", "5-a"]
+    assert rig.sink.log == ["0-a", "1-a", "2-a", "LOST", "5-a"]
     assert rig.intake.lost == 2
 
 
@@ -307,7 +310,7 @@ async def test_backwards_is_a_restart(rig):
 
 @pytest.mark.parametrize(
     ("first", "kept"),
-    [(0, ["3-a", "4-a"]), (2, ["2-a", "3-a", "5-a", "6-a"])],
+    [(0, ["3-a", "4-a"]), (2, ["2-a", "3-a", "LOST", "5-a", "6-a"])],
     ids=["from_zero", "later"],
 )
 async def test_a_replay_endpoint_of_another_engine_is_disowned(rig, first, kept):
@@ -319,9 +322,12 @@ async def test_a_replay_endpoint_of_another_engine_is_disowned(rig, first, kept)
     assert rig.sink.log[last_purge + 1 :] == kept
     assert rig.intake.replay_foreign
     asked = len(rig.engine.requests)
+    rig.now += 60.0  # the connection lives on: this is no engine that was dying
+    await rig.source.feed(raw(first + 5))
     await rig.source.feed(DOWN, UP, raw(first + 7))
     assert rig.sink.log[-1] == f"{first + 7}-a"
     assert len(rig.engine.requests) == asked
+    assert rig.intake.replay_foreign
     assert rig.intake.vouched
     assert rig.source.timeouts[-1] is None
 
@@ -342,14 +348,14 @@ async def test_without_replay_a_known_number_after_a_reconnect_is_a_restart(plai
 
 async def test_without_replay_gaps_are_counted(plain):
     await plain.source.feed(UP, raw(7), raw(9))
-    assert plain.sink.log == ["7-a", "9-a"]
+    assert plain.sink.log == ["7-a", "LOST", "9-a"]
     assert (plain.intake.gaps, plain.intake.lost) == (1, 1)
 
 
 async def test_an_oversized_batch_keeps_its_place(rig):
     big = RawBatch(source="s", rank=0, seq=1, payload=b"x" * 11)
     await rig.source.feed(UP, raw(0), big, raw(2))
-    assert rig.sink.log == ["0-a", "2-a"]
+    assert rig.sink.log == ["0-a", "LOST", "2-a"]
     assert rig.sink.drops == [DropReason.OVERSIZED]
     assert rig.intake.gaps == 0
 
@@ -376,3 +382,77 @@ async def test_more_than_three_restarts_a_minute(rig):
     assert rig.intake.restarts.total == 4
     assert rig.intake.restarts.suspicious(rig.now)
     assert not rig.intake.restarts.suspicious(rig.now + 61)
+
+
+async def test_a_watched_source_without_replay_waits_for_the_engines_word(plain):
+    doubts: list[int] = []
+    plain.intake.watch(lambda: doubts.append(plain.intake.connections))
+    await plain.source.feed(UP, raw(0), raw(1))
+    assert doubts == []  # nothing is known before the first contact
+    await plain.source.feed(DOWN, UP)
+    assert doubts == [2]
+    assert not plain.intake.vouched
+    plain.intake.same_process()
+    assert plain.intake.vouched
+    assert plain.sink.log == ["0-a", "1-a"]
+
+
+async def test_the_engines_word_of_another_process_purges(plain):
+    plain.intake.watch(lambda: None)
+    await plain.source.feed(UP, raw(0), raw(1), DOWN, UP)
+    plain.intake.other_process()
+    assert plain.intake.vouched
+    assert plain.intake.restarts.total == 1
+    await plain.source.feed(raw(0, "b"))
+    assert plain.sink.log == ["0-a", "1-a", "PURGE", "0-b"]
+    assert plain.intake.restarts.total == 1
+
+
+async def test_another_process_before_any_batch_is_no_restart(plain):
+    plain.intake.other_process()
+    assert plain.intake.restarts.total == 0
+    assert plain.sink.log == []
+
+
+async def test_only_the_replay_endpoint_confirms_where_there_is_one(rig):
+    await rig.source.feed(UP, raw(0))
+    rig.engine.fails = [ReplayFault.NO_ANSWER]
+    await rig.source.feed(DOWN, UP)
+    rig.intake.same_process()
+    assert not rig.intake.vouched
+
+
+async def test_connected_counts_the_lanes_that_are(rig):
+    await rig.source.feed(UP)
+    await rig.source.feed(UP)
+    assert rig.count("connected") == 1
+    await rig.source.feed(DOWN)
+    await rig.source.feed(DOWN)
+    assert rig.count("connected") == 0
+
+
+async def test_an_engine_replaced_while_its_last_words_wait_keeps_its_replay(rig):
+    """The old process's batches are read when its successor already answers for it."""
+    rig.engine.has(0, 1, life="b")
+    await rig.source.feed(UP, raw(1), raw(2))
+    assert rig.sink.log[-3:] == ["PURGE", "1-a", "2-a"]
+    assert rig.intake.replay_foreign
+    await rig.source.feed(DOWN, UP)
+    assert rig.sink.log[-3:] == ["PURGE", "0-b", "1-b"]
+    assert not rig.intake.replay_foreign
+    rig.engine.has(0, 1, 2, 3, life="b")
+    await rig.source.feed(raw(3, "b"))
+    assert rig.sink.log[-3:] == ["1-b", "2-b", "3-b"]
+
+
+async def test_what_came_after_a_late_restart_is_asked_for_until_it_is_there(rig):
+    """The retry finds another process, and its replay breaks off: the rest is not forgotten."""
+    await rig.source.feed(UP, raw(0))
+    rig.engine.fails = [ReplayFault.NO_ANSWER, None, ReplayFault.CUT_SHORT]
+    rig.engine.fail_after = 1
+    await rig.source.feed(DOWN, UP)
+    rig.engine.has(0, 1, 2, life="b")
+    for _ in range(4):
+        rig.now += 400.0
+        await rig.source.feed()
+    assert rig.sink.log == ["0-a", "PURGE", "0-b", "1-b", "2-b"]

@@ -4,6 +4,7 @@ import pytest
 
 from continuum_kv_listener.block_graph import BlockGraph, Node
 from continuum_kv_listener.chain_stats import TokenCount
+from continuum_kv_listener.doubts import Doubts
 from continuum_kv_listener.engine_events import Medium
 from continuum_kv_listener.prefix_ledger import HOT, WARM, PrefixLedger
 from continuum_kv_listener.residency import Residency, copies, last_copy
@@ -19,7 +20,7 @@ class Chain:
 
     def __init__(self, length: int, medium: Medium = Medium.GPU) -> None:
         self.ledger = PrefixLedger(TokenCount.LONGEST_CHAIN)
-        self.residency = Residency(self.ledger)
+        self.residency = Residency(self.ledger, Doubts(600.0))
         self.graph = BlockGraph()
         self.nodes: list[Node] = []
         self.now = 0.0

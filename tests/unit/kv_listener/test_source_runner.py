@@ -5,18 +5,26 @@ from array import array
 
 import pytest
 
-from continuum_kv_listener.attribution import AttributionMode, CalibrationState
-from continuum_kv_listener.attribution_types import Completion, PathVerdict, UnattributedReason
+from continuum_kv_listener.attribution import CalibrationState
+from continuum_kv_listener.attribution_types import (
+    AttributionMode,
+    Completion,
+    PathVerdict,
+    UnattributedReason,
+)
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.chain_stats import Unattributed
 from continuum_kv_listener.config import ZmqMode
 from continuum_kv_listener.engine_client import EngineError, EngineFault
 from continuum_kv_listener.engine_events import RawBatch, Stored
+from continuum_kv_listener.engine_watch import EngineVitals
 from continuum_kv_listener.intake import Intake, IntakeSettings
+from continuum_kv_listener.lane import Lane
 from continuum_kv_listener.listener_metrics import ListenerMetrics
 from continuum_kv_listener.pipeline import Pipeline
+from continuum_kv_listener.reannounce import Vouching
 from continuum_kv_listener.source_runner import BAD_PATH_SECONDS, SourceParts, SourceRunner
-from continuum_kv_listener.sources.zmq_source import LinkUp, ZmqEndpointSettings
+from continuum_kv_listener.sources.zmq_source import LinkDown, LinkUp, ZmqEndpointSettings
 from continuum_kv_listener.stream import EventStream
 from continuum_shared.metrics import Metrics
 from continuum_shared.prefix_key import PrefixKey
@@ -93,6 +101,16 @@ class Health:
         return self.good
 
 
+class Vitals:
+    """What the engine's metrics say."""
+
+    def __init__(self) -> None:
+        self.page: EngineVitals | None = None
+
+    async def read(self) -> EngineVitals | None:
+        return self.page
+
+
 class Rig:
     def __init__(self, *, interval: float = 1000.0) -> None:
         self.skew = 0.0
@@ -102,6 +120,7 @@ class Rig:
         families = ListenerMetrics(self.metrics)
         metrics = families.intake("s")
         self.link, self.judge, self.health = Link(), Judge(), Health()
+        self.vitals = Vitals()
         self.pipeline = Pipeline(
             engine="vllm",
             tracker=ChainTracker(),
@@ -124,18 +143,23 @@ class Rig:
             metrics=metrics,
             clock=self.clock,
         )
-        parts = SourceParts(
-            name="s",
-            engine="vllm",
-            replay_endpoint=None,
+        lane = Lane(
             link=self.link,
             intake=intake,
             pipeline=self.pipeline,
+            vouching=Vouching(interval, self.clock()),
+        )
+        parts = SourceParts(
+            name="s",
+            engine="vllm",
+            lanes=(lane,),
             stream=self.stream,
             judge=self.judge,
             health=self.health,
+            vitals=self.vitals,
             metrics=metrics,
         )
+        self.lane = lane
         self.runner = SourceRunner(parts, reannounce_interval=interval, clock=self.clock)
         self.supervisor = Supervisor("test")
         self.seq = 0
@@ -288,7 +312,7 @@ async def test_live_prefixes_are_told_again_while_the_source_can_vouch():
         assert rig.stream.last_seq == 1
         assert rig.health.calls > 0
         rig.health.good = False
-        await until(lambda: not rig.runner.vouching.holds(rig.clock()), seconds=3)
+        await until(lambda: not rig.lane.vouching.holds(rig.clock()), seconds=3)
         subscription.take()
         await asyncio.sleep(0.6)
         assert subscription.take() == b""
@@ -311,3 +335,66 @@ async def test_a_new_calibration_asks_again_what_fitted_nothing(rig):
     rig.judge.next_calibration = 0.0
     await until(lambda: rig.live() == [KEYS[1]])
     assert rig.judge.calibrations == 1
+
+
+async def test_a_new_start_time_purges_once(rig):
+    """Without a replay endpoint, and although the connection never broke."""
+    rig.vitals.page = EngineVitals(started_at=100.0)
+    rig.start()
+    rig.link.items.put_nowait([LinkUp(session=1)])
+    rig.store(1)
+    await until(lambda: rig.live() == [KEYS[1]])
+    rig.vitals.page = EngineVitals(started_at=200.0)
+    rig.runner._wants_look.set()
+    await until(lambda: rig.live() == [])
+    assert rig.lane.intake.restarts.total == 1
+    calls = rig.health.calls
+    rig.runner._wants_look.set()
+    await until(lambda: rig.health.calls > calls)
+    assert rig.lane.intake.restarts.total == 1
+
+
+async def test_a_restart_that_the_sequence_told_is_not_told_again_by_the_start_time(rig):
+    rig.vitals.page = EngineVitals(started_at=100.0)
+    rig.start()
+    rig.link.items.put_nowait([LinkUp(session=1)])
+    rig.store(1)
+    rig.store(2)
+    await until(lambda: rig.live() == KEYS[1:3])
+    rig.seq = 0
+    rig.store(3)  # backwards: the new process is known by its number
+    await until(lambda: rig.live() == [KEYS[3]])
+    rig.vitals.page = EngineVitals(started_at=200.0)
+    calls = rig.health.calls
+    rig.runner._wants_look.set()
+    await until(lambda: rig.health.calls > calls)
+    await asyncio.sleep(0)
+    assert rig.live() == [KEYS[3]]
+    assert rig.lane.intake.restarts.total == 1
+
+
+async def test_a_reconnect_is_confirmed_by_the_same_start_time(rig):
+    rig.vitals.page = EngineVitals(started_at=100.0)
+    rig.start()
+    rig.link.items.put_nowait([LinkUp(session=1)])
+    rig.store(1)
+    await until(lambda: rig.live() == [KEYS[1]])
+    rig.health.good = False
+    rig.link.items.put_nowait([LinkDown(), LinkUp(session=2)])
+    await until(lambda: not rig.lane.intake.vouched)
+    rig.health.good = True
+    rig.runner._wants_look.set()
+    await until(lambda: rig.lane.intake.vouched)
+    assert rig.live() == [KEYS[1]]
+
+
+async def test_copies_beyond_the_engines_blocks_are_dropped(rig):
+    rig.start()
+    rig.link.items.put_nowait([LinkUp(session=1)])
+    for _ in range(4):
+        rig.store(1)  # reported again and again, as kv_cache_report_mode full does
+    await until(lambda: rig.lane.intake.last_seq == 3)
+    rig.vitals.page = EngineVitals(gpu_blocks={0: 2})
+    rig.runner._wants_look.set()
+    await until(lambda: rig.runner.stats.drifted_copies_total == 2)
+    await until(lambda: rig.live() == [KEYS[1]])

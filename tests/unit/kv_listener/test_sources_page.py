@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from continuum_kv_listener.attribution import AttributionMode, CalibrationState
+from continuum_kv_listener.attribution import CalibrationState
+from continuum_kv_listener.attribution_types import AttributionMode
 from continuum_kv_listener.chain_stats import ChainStats, Unattributed
 from continuum_kv_listener.engine_events import DropReason
 from continuum_kv_listener.sources_page import LinkFacts, OrderFacts, SourceFacts, page, warnings

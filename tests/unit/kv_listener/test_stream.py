@@ -3,7 +3,7 @@
 import pytest
 
 from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.stream import SHARED_BATCHES, TAKE_BYTES, EventStream, FellBehind
+from continuum_kv_listener.stream import BLOCK, SHARED_BATCHES, EventStream, FellBehind
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.metrics import Metrics
 from continuum_shared.prefix_key import PrefixKey
@@ -176,17 +176,33 @@ def test_full_batches_are_shared_with_who_comes_later_and_few_are_kept(metrics, 
         snapshot=lambda: list(live),
         metrics=ListenerMetrics(metrics).stream("s"),
     )
-    stream.publish([created(n % 8) for n in range(2000)])
+    stream.publish([created(n % 8) for n in range(BLOCK * SHARED_BATCHES + 99)])
     first, second = stream.subscribe("e1-0"), stream.subscribe("e1-0")
     first.take()
     second.take()
     full = [first.take() for _ in range(SHARED_BATCHES)]
     stream.publish([created(1)])
-    assert all(len(batch) >= TAKE_BYTES for batch in full)
+    ends = [names(batch)[-1][1] for batch in full[:3]]
+    assert ends == [f"e1-{BLOCK * n - 1}" for n in (1, 2, 3)]
     assert [second.take() is batch for batch in full] == [True] * SHARED_BATCHES
     rest = first.take()
     assert len(stream._full) == SHARED_BATCHES
     assert rest + everything(first) == everything(second)
+
+
+def test_who_begins_elsewhere_stands_at_the_same_place_from_the_next_block_on(metrics):
+    stream = EventStream(
+        epoch="e1",
+        max_prefix_length=1,
+        snapshot=lambda: [],
+        metrics=ListenerMetrics(metrics).stream("s"),
+    )
+    stream.publish([created(n % 8) for n in range(3 * BLOCK)])
+    subs = [stream.subscribe(f"e1-{place}") for place in (0, 7, 50)]
+    for sub in subs:
+        sub.take()
+        sub.take()
+    assert len({id(sub.take()) for sub in subs}) == 1
 
 
 def test_those_who_come_back_together_share_one_snapshot(stream, live):

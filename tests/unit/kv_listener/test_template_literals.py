@@ -2,12 +2,8 @@
 
 from continuum_kv_listener.prompt_format import Section
 from continuum_kv_listener.prompt_literal import Literal
+from continuum_kv_listener.template_limits import TemplateLimit
 from continuum_kv_listener.template_literals import (
-    DEVELOPER_AS_USER,
-    NO_REPLY_MARK,
-    NO_SYSTEM,
-    SYSTEM_RUN,
-    WEAK_SYSTEM_END,
     TemplateLiterals,
     build_format,
 )
@@ -57,7 +53,7 @@ def test_a_white_space_border_ends_the_system_text_and_is_told() -> None:
     assert built.system_ends == ("\n\n",)
     assert built.not_system == ("[/INST]",)
     assert built.chat_marks == ("<s>[INST]",)
-    assert warnings == (WEAK_SYSTEM_END, SYSTEM_RUN)
+    assert warnings == (TemplateLimit.WEAK_SYSTEM_END, TemplateLimit.SYSTEM_RUN)
 
 
 def test_a_template_without_marks_of_its_own_reads_plain_prompts_too() -> None:
@@ -79,7 +75,7 @@ def test_no_system_role_and_no_end_of_a_message() -> None:
     assert built.system_ends == ()
     assert built.user_ends == ()
     assert built.raw_head is None
-    assert warnings == (NO_SYSTEM, NO_REPLY_MARK)
+    assert warnings == (TemplateLimit.NO_SYSTEM, TemplateLimit.NO_REPLY_MARK)
 
 
 def test_developer_messages_that_look_like_user_messages_open_nothing() -> None:
@@ -97,4 +93,4 @@ def test_developer_messages_that_look_like_user_messages_open_nothing() -> None:
         (Literal.of("<sys>"), Section.SYSTEM),
         (Literal.of("<usr>"), Section.USER),
     ]
-    assert warnings == (DEVELOPER_AS_USER,)
+    assert warnings == (TemplateLimit.DEVELOPER_AS_USER,)

@@ -41,15 +41,13 @@ async def test_the_index_brings_its_tasks_and_families() -> None:
     assert isinstance(state.kv, MemoryKvIndex)
     assert state.routing.scorer is not None
     assert runtime.current.request_rules.max_prefix_length == 77
-    start_tasks(runtime, state)
+    await start_tasks(runtime, state)
     assert state.supervisor.names() == ["kv-events:b1", "kv-sweep", "model-list"]
     text = state.metrics.exposition().decode()
     assert 'continuum_kv_consumer_connected{backend="b1"} 0.0' in text
     assert "continuum_kv_index_entries 0.0" in text
     await stop_state(state)
     assert state.supervisor.names() == []
-    assert state.event_session is not None
-    assert state.event_session.closed
 
 
 async def test_round_robin_keeps_its_place_over_snapshots() -> None:

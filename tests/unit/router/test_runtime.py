@@ -31,6 +31,13 @@ async def test_models_that_were_found_enter_a_new_snapshot() -> None:
     assert [b.name for b in before.dispatcher.pool.for_model("x")] == ["b1", "b2"]
     assert after.dispatcher.selector is before.dispatcher.selector
     assert after.dispatcher.state is before.dispatcher.state
+    members = after.dispatcher.pool.for_model("m")
+    runtime.publish_models({"b2": frozenset({"n"}), "b1": frozenset({"m"})})
+    assert runtime.current is after
+    assert runtime.current.dispatcher.pool.for_model("m") is members
+    runtime.publish_models({"b1": frozenset({"m"})})
+    assert runtime.current is not after
+    assert [b.name for b in runtime.current.dispatcher.pool.for_model("n")] == ["b2"]
 
 
 async def test_swap() -> None:

@@ -57,6 +57,7 @@ def test_the_sse_name_wins_over_the_json_event():
         ("cache_created", "[]", "malformed"),
         ("cache_created", "nope", "malformed"),
         ("cache_created", '{"prefix_hash":"abc"}', "malformed"),
+        ("cache_created", f'{{"prefix_hash":"{HEX[:30]}    {HEX[34:]}"}}', "malformed"),
         ("cache_created", f'{{"prefix_hash":"{"z" * 64}"}}', "malformed"),
         ("cache_created", f'{{"prefix_hash":"{HEX}","token_count":-1}}', "malformed"),
         ("cache_created", f'{{"prefix_hash":"{HEX}","token_count":true}}', "malformed"),

@@ -59,20 +59,24 @@ async def test_bytes_sent_ahead_are_bounded_and_go_on_when_it_is_their_turn() ->
         assert rig.wire.take().count(b"HTTP/1.1 200 OK") == HOLD_LIMIT // len(HEALTH) + 3
 
 
-async def test_in_the_middle_of_a_request_nothing_is_taken_and_behind_it_is() -> None:
+async def test_behind_a_request_that_came_in_pieces_the_next_is_taken() -> None:
     async with fast_rig() as rig:
-        whole = chat()
-        upload = b"POST /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(whole)
-        rig.client.data_received(upload)
-        rig.client.data_received(whole)
+        rig.client.data_received(HEALTH[:10])
+        rig.client.data_received(HEALTH[10:])
         await turn()
+        rig.wire.take()
+        rig.ask(chat()).data_received(reply(b"{}"))
         assert by_aiohttp(rig) == 1
-        assert rig.wire.take().startswith(b"HTTP/1.1 404 ")
-        backend = rig.ask(whole)
-        assert by_aiohttp(rig) == 1
-        backend.data_received(reply(b"{}"))
-        await turn()
         assert rig.wire.take().endswith(b"{}")
+
+
+async def test_not_behind_half_a_request() -> None:
+    async with fast_rig() as rig:
+        rig.client.data_received(HEALTH[:-2])
+        rig.client.data_received(chat())
+        await turn()
+        assert rig.sent() == b""
+        assert rig.active == 0
 
 
 async def test_bytes_that_are_no_http_get_the_usual_answer() -> None:

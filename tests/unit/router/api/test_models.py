@@ -50,3 +50,21 @@ async def test_a_backend_that_hangs_delays_no_list() -> None:
             data = answer.json["data"]
             assert isinstance(data, list)
             assert [entry["id"] for entry in data] == ["listed"]
+
+
+async def test_one_of_them() -> None:
+    names = "models: ['org/m'], aliases: {gpt: org/m}"
+    entry = f"backends: [{{name: b1, url: 'http://127.0.0.1:1', {names}}}]"
+    async with running(edge_config(entry)) as edge:
+        listed = (await edge.get("/v1/models")).json["data"]
+        assert isinstance(listed, list)
+        assert [entry["id"] for entry in listed] == ["gpt", "org/m"]
+        for each in listed:
+            assert (await edge.get(f"/v1/models/{each['id']}")).json == each
+        for name in ("org", "org/m/x", "other", "gpt?x=1#"):
+            answer = await edge.get(f"/v1/models/{name}")
+            assert answer.status == (200 if name.startswith("gpt") else 404)
+        assert (await edge.get("/v1/models/other")).error["code"] == "model_not_found"
+        assert (await edge.post({}, path="/v1/models/gpt")).status == 405
+        done = edge.sample("continuum_requests_total", endpoint="models", status_class="4xx")
+        assert done == 5

@@ -40,9 +40,9 @@ async def test_an_ordinary_request_is_placed_and_counted_once() -> None:
     snap = snapshot("selection_strategy: PrefixAwareHash")
     placed = Places(snap).place(Endpoint.CHAT, chat(), 5.0)
     assert placed is not None
-    assert (placed.request.model, placed.request.stream, placed.at) == ("m", False, 5.0)
+    assert placed.reading[1:3] == ("m", False)
     assert placed.choice.rule is Rule.PREFIX_HASH
-    assert placed.limits is snap.dispatcher.standard
+    assert placed.limits == snap.dispatcher.standard
     assert placed.holdings is None
     assert requests_noted(snap) == 1
 

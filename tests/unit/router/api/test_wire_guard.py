@@ -48,6 +48,12 @@ def test_the_second_request_of_a_piece_may_be_refused() -> None:
     assert guard.feed(post()) == []
 
 
+def test_an_upgrade_is_not_offered() -> None:
+    clean, guard = fed(post("UPGRADE: h2c", "Connection: upgrade", "X-Upgrade: y"))
+    assert clean == [post("Connection: upgrade", "X-Upgrade: y")]
+    assert guard.between
+
+
 def test_chunks_are_written_anew() -> None:
     body = b"3;a=b\r\n" + JSON[:3] + b"\r\n" + chunks(JSON[3:], last=b"000;x\r\nX-Sum: 1\r\n\r\n")
     clean, guard = fed(chunked(body=body))

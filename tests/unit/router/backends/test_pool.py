@@ -56,6 +56,14 @@ def test_discovery_fills_in_only_where_nothing_was_written():
     assert names(pool.for_model("n")) == ["b", "c"], "the old pool is unchanged"
 
 
+def test_lists_that_say_nothing_new_leave_the_pool_as_it_is():
+    pool = Pool([backend("a"), backend("b")])
+    assert pool.with_discovered({}) is pool
+    known = pool.with_discovered({"a": ["m", "n"]})
+    assert known.with_discovered({"a": ("n", "m")}) is known
+    assert known.with_discovered({"a": ["m", "n"], "b": []}) is not known
+
+
 def test_a_discovered_empty_catalogue_serves_nothing():
     pool = Pool([backend("a")]).with_discovered({"a": []})
     assert pool.for_model("m") == ()

@@ -1,4 +1,4 @@
-from continuum_router.config.reload import compare
+from continuum_router.config.reload import compare, keep_running
 from support.config_files import good_router
 
 OLD = """
@@ -60,3 +60,18 @@ def test_a_reordered_list_is_no_difference():
 
 def test_the_same_thing_in_other_words_is_no_difference():
     assert _told("server: {drain_timeout: 1m}", "server: {drain_timeout: 60000ms}") == []
+
+
+def test_a_running_router_takes_what_is_hot_and_keeps_the_rest():
+    old, new = good_router(OLD), good_router(NEW)
+    kept = keep_running(old, new)
+    assert kept.server == old.server
+    assert kept.timeouts.limits == old.timeouts.limits
+    assert kept.kv_cache_index.max_entries == old.kv_cache_index.max_entries
+    assert kept.kv_cache_index.scoring == old.kv_cache_index.scoring
+    assert kept.kv_cache_index.event_sources == ()
+    assert kept.backends == new.backends
+    assert kept.selection_strategy == new.selection_strategy
+    assert kept.retry == new.retry
+    assert {str(change.reload) for change in compare(old, kept)} == {"hot"}
+    assert {str(change.reload) for change in compare(kept, new)} == {"restart", "refused"}

@@ -99,8 +99,11 @@ async def test_it_refreshes_at_once_and_publishes_each_time(known: bool) -> None
 async def test_an_alias_has_the_card_of_its_model() -> None:
     fetch = Fetcher({"b2": [ModelCard(id="m", created=5, owned_by="vllm")]})
     catalog = Catalog(fetch, started=7)
-    pool = Pool([backend("b2", models=frozenset(), aliases={"gpt": "m"})])
-    listing = catalog.listing(pool.with_discovered(await catalog.refresh(pool)))
+    open_pool = Pool([backend("b2", models=frozenset(), aliases={"gpt": "m"})])
+    pool = open_pool.with_discovered(await catalog.refresh(open_pool))
+    listing = catalog.listing(pool)
     assert listing == [
         {"id": name, "object": "model", "created": 5, "owned_by": "vllm"} for name in ("gpt", "m")
     ]
+    assert catalog.entry("gpt", pool) == {**listing[0], "id": "gpt"}
+    assert catalog.entry("neither", pool) is None

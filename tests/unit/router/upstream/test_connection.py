@@ -288,7 +288,7 @@ async def test_a_sink_may_abort_from_within():
             super().on_head(facts, length)
             connection.abort()
 
-    async with scripted(answers(reply(b"hello"))) as backend:
+    async with scripted(answers(reply(b"hello")[:-1], b"o", gap=0.02)) as backend:
         connection, owner = await connect(backend)
         sink = Fickle()
         connection.start(request(), sink)

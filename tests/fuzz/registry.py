@@ -1,0 +1,34 @@
+"""All targets."""
+
+from fuzz.target import Target
+from fuzz.targets import (
+    edge_reader,
+    engine_events,
+    form_scan,
+    json_scan,
+    kv_event,
+    request_body,
+    sse,
+    upstream_reader,
+    wire_guard,
+)
+
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        edge_reader.TARGET,
+        wire_guard.TARGET,
+        upstream_reader.TARGET,
+        upstream_reader.HEADS,
+        sse.TARGET,
+        kv_event.TARGET,
+        *engine_events.TARGETS,
+        json_scan.TARGET,
+        json_scan.EVENTS,
+        form_scan.TARGET,
+        request_body.TARGET,
+    )
+}
+
+READERS = ("edge_reader", "wire_guard", "upstream_reader", "upstream_heads")
+"""What strangers' bytes meet first: these get the larger part of the time."""
