@@ -181,7 +181,7 @@ def main() -> int:
     parser.add_argument(
         "--policies",
         type=lambda text: text.split(","),
-        default=("round_robin", "tier1", "tier4_default", "chain_cost"),
+        default=("round_robin", "tier1", "tier4_default", "cost", "cost_no_events", "chain_cost"),
     )
     options = parser.parse_args()
     if not (options.sim / "routesim").is_dir():

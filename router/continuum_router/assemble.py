@@ -35,10 +35,12 @@ from continuum_router.derive import (
 )
 from continuum_router.event_consumers import EventConsumers
 from continuum_router.kv_index.consumer import ConsumerMetrics
+from continuum_router.kv_index.cost_index import CostKvIndex
 from continuum_router.kv_index.index import KvIndex
 from continuum_router.kv_index.sweep import sweep
 from continuum_router.models.catalog import Catalog
 from continuum_router.models.fetch import fetch_models
+from continuum_router.models.kv_room import keep_rooms
 from continuum_router.providers.prepare import Preparer, TrustedProxies
 from continuum_router.providers.salt_stamp import SaltStamp
 from continuum_router.reload_report import ReloadMetrics
@@ -264,6 +266,13 @@ async def start_tasks(runtime: Runtime, state: State) -> None:
     if config.kv_cache_index.enabled:
         state.supervisor.supervise(
             "kv-sweep", lambda: sweep(state.kv, time.monotonic), Backoff(1, 60)
+        )
+    if isinstance(state.kv, CostKvIndex):
+        set_room = state.kv.pieces.set_room
+        state.supervisor.supervise(
+            "kv-room",
+            lambda: keep_rooms(lambda: runtime.current.dispatcher.pool, set_room),
+            Backoff(1, 60),
         )
     state.health.start()
     state.supervisor.supervise(

@@ -40,7 +40,7 @@ class Generate:
             request, more_headers=scope.headers, closing=lambda: self._runtime.draining
         )
         piecer, pieces = snap.dispatcher.piecer, None
-        if piecer is not None and piecer.is_long(parsed):
+        if piecer is not None and piecer.is_long(parsed.raw):
             pieces = await piecer.of_long(parsed, piecer.tenant(inbound))
         await snap.dispatcher.run(
             Call(

@@ -14,7 +14,7 @@ from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.request import Reading
 from continuum_router.routing.selector import Choice
 from continuum_router.upstream.outcome import Ended
-from continuum_router.upstream.usage import Usage, tell_usage, usage_of
+from continuum_router.upstream.usage import Usage, UsageTail
 
 
 class FastBooks:
@@ -83,7 +83,10 @@ class FastBooks:
         """What the answer, as far as it came, says of its tokens."""
         if self._events is not None:
             return self._events.usage()
-        return usage_of(self._body)
+        tail = UsageTail()
+        for piece in self._body:
+            tail.feed(piece)
+        return tail.read()
 
     def _attempt_ended(self, result: AttemptResult) -> None:
         """Count the attempt down, record it."""
@@ -98,8 +101,8 @@ class FastBooks:
     def _completed(self) -> None:
         """The answer has been sent in full: the connection goes on, unless it was said to close."""
         way, name, ticket = self._way, self._name, self._lease.ticket
-        if ticket is not None:
-            tell_usage(ticket, self._usage())
+        if ticket is not None and (usage := self._usage()) is not None:
+            ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         self._attempt_ended(AttemptResult.OK)
         now = way.clock()
         prefix = self._reading[3]

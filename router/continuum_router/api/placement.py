@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from continuum_router.backends.holding import Holding
 from continuum_router.backends.pool import Backend
 from continuum_router.errors import RouterError
-from continuum_router.providers.piecer import ON_LOOP
 from continuum_router.providers.prepare import Inbound
 from continuum_router.request import COMPLETING, Endpoint, Reading, read_generate
 from continuum_router.routing.selector import Choice
@@ -81,7 +80,7 @@ class Places:
             holdings = self._lookup.holdings(prefix)
         pieces = None
         if self._piecer is not None:
-            if len(raw) > ON_LOOP:
+            if self._piecer.is_long(raw):
                 return None
             tenant = b"" if inbound is None else self._piecer.tenant(inbound)
             pieces = self._piecer.cut(endpoint, body, model, prefix, tenant)

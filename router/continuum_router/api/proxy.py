@@ -69,7 +69,7 @@ class Proxy:
             closing=lambda: self._runtime.draining or not request.content.is_eof(),
         )
         piecer, pieces = snap.dispatcher.piecer, None
-        if piecer is not None and piecer.is_long(parsed):
+        if piecer is not None and piecer.is_long(parsed.raw):
             pieces = await piecer.of_long(parsed, piecer.tenant(inbound))
         tap = ResponseIdTap() if self._endpoint is Endpoint.RESPONSES else None
         try:

@@ -53,7 +53,7 @@ class ReplyPlans:
 
     def route_lines(self, choice: Choice) -> bytes:
         """The header lines that tell the client who serves it, and why (decisions J7)."""
-        if choice.score is not None:
+        if choice.score is not None or choice.terms:
             return _route_lines(choice)
         key = (choice.backend.name, choice.rule)
         lines = self._routes.get(key)

@@ -31,7 +31,10 @@ ON_ITS_WAY = 2.0
 
 _DECAY = 0.95
 _LEAST_ROOM = 16.0
-_SMALLER, _LARGER, _CREEP = 0.97, 1.03, 1.001
+_CREEP = 1.001
+_STEP_BLIND, _STEP_TOLD = 0.03, 0.01
+"""By how much one report moves a room that was guessed, or that the engine has published."""
+
 _TOLERANCE = 1.5
 """Pieces by which a report may differ from the guess: engines cache whole blocks."""
 
@@ -147,12 +150,12 @@ class PieceIndex:
         if shelf is None:
             return
         if found < expected - _TOLERANCE:
-            shelf.room = max(shelf.least, shelf.room * _SMALLER)
+            shelf.room = max(shelf.least, shelf.room * (1 - shelf.step))
             before = shelf.size
             self._leave(shelf, shelf.trim(shelf.room))
             shelf.gone += before - shelf.size
         elif found > expected + _TOLERANCE:
-            shelf.room *= _LARGER
+            shelf.room *= 1 + shelf.step
         elif shelf.size >= shelf.room:
             shelf.room *= _CREEP
 
@@ -161,6 +164,7 @@ class PieceIndex:
         shelf = self._shelves.get(name) or self._shelf(name)
         shelf.room = max(_LEAST_ROOM, _pieces_of(tokens))
         shelf.least = shelf.room / 2
+        shelf.step = _STEP_TOLD
 
     def evict(self, name: str, group: bytes) -> None:
         """The last block of a prefix has gone: so has everything below it."""
@@ -248,7 +252,9 @@ class PieceIndex:
         else:
             place = len(self._bits)
             self._bits.append(name)
-        shelf = self._shelves[name] = Shelf(1 << place, self._room, least=self._room / 64)
+        shelf = self._shelves[name] = Shelf(
+            1 << place, self._room, least=self._room / 64, step=_STEP_BLIND
+        )
         self._last = None
         return shelf
 

@@ -45,15 +45,16 @@ class Shelf:
     """The groups of one backend.
 
     ``bit`` is its place in the masks of the index; ``room`` how many whole pieces it is thought to
-    have room for, never corrected below ``least``.
+    have room for, never corrected below ``least`` and by ``step`` at a time.
     """
 
-    __slots__ = ("_ages", "_order", "bit", "gone", "groups", "least", "put", "room", "size")
+    __slots__ = ("_ages", "_order", "bit", "gone", "groups", "least", "put", "room", "size", "step")
 
-    def __init__(self, bit: int, room: float, *, least: float) -> None:
+    def __init__(self, bit: int, room: float, *, least: float, step: float) -> None:
         self.bit = bit
         self.room = room
         self.least = least
+        self.step = step
         self.size = 0.0
         # Decayed sums of what came and of what went for want of room, in whole pieces.
         self.put = 1.0

@@ -29,14 +29,7 @@ async def fetch_models(backend: Backend) -> list[ModelCard]:
     The session lives for one list: a minute passes between two, and unix sockets need a connector
     of their own.
     """
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            raw = await _get(backend)
-    except TimeoutError:
-        raise _failed(backend, "timeout") from None
-    except (aiohttp.ClientError, OSError) as err:
-        raise _failed(backend, type(err).__name__) from None
-    cards = read_list(raw)
+    cards = read_list(await fetch_page(backend, KINDS[backend.type].models_path))
     if cards is None:
         raise _failed(backend, "no_model_list")
     return cards
@@ -54,14 +47,25 @@ def read_list(raw: bytes) -> list[ModelCard] | None:
     return [card for card in map(_card, data[:MAX_MODELS]) if card is not None]
 
 
-async def _get(backend: Backend) -> bytes:
-    kind, url = KINDS[backend.type], backend.url
+async def fetch_page(backend: Backend, path: str) -> bytes:
+    """GET one page of a backend's, whole. Raises FetchFailed; the reason is in the log."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await _get(backend, path)
+    except TimeoutError:
+        raise _failed(backend, "timeout") from None
+    except (aiohttp.ClientError, OSError) as err:
+        raise _failed(backend, type(err).__name__) from None
+
+
+async def _get(backend: Backend, path: str) -> bytes:
+    url = backend.url
     connector = aiohttp.UnixConnector(url.socket_path) if url.socket_path else None
     origin = f"http://{url.authority}" if url.socket_path else str(url)
     async with (
         aiohttp.ClientSession(connector=connector) as session,
         session.get(
-            origin + kind.models_path,
+            origin + path,
             headers=own_headers(backend),
             allow_redirects=False,
             ssl=_tls(backend) if url.tls else True,
@@ -99,5 +103,5 @@ def _card(entry: object) -> ModelCard | None:
 
 
 def _failed(backend: Backend, why: str) -> FetchFailed:
-    log.info("Model list not available", extra=fields(backend=backend.name, reason=why))
+    log.info("Page of a backend not available", extra=fields(backend=backend.name, reason=why))
     return FetchFailed(why)

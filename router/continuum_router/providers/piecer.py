@@ -86,9 +86,9 @@ class Piecer:
             group=prefix or b"",
         )
 
-    def is_long(self, request: ChatRequest) -> bool:
-        """Whether cutting it would hold up the event loop."""
-        return len(request.raw) > ON_LOOP
+    def is_long(self, raw: bytes) -> bool:
+        """Whether cutting a request of these bytes would hold up the event loop."""
+        return len(raw) > ON_LOOP
 
     def tenant(self, inbound: Inbound) -> bytes:
         """Who asks, where that matters."""

@@ -33,6 +33,7 @@ from continuum_router.routing.work_ledger import (
 GAIN = 2.0
 KV = 0.8
 TIE = 64.0
+EXPLAINED = 16
 LEAST_SUCCESS = 0.05
 SLOW = 0.05
 """Seconds for which speed, crowding, utilisation and success are taken to stay as they are."""
@@ -95,13 +96,17 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostPick:
-    """The cheapest backend. ``share`` is how much of the prompt it holds, 0 to 1."""
+    """The cheapest backend. ``share`` is how much of the prompt it holds, 0 to 1.
+
+    ``terms`` are its wait and own work in tokens, the factor on the latter, and the cost.
+    """
 
     backend: Backend
     depth: int
     held: int
     share: float
     tier: Tier
+    terms: tuple[tuple[str, float], ...]
     ticket: "CostTicket"
 
 
@@ -165,20 +170,27 @@ class CostScorer:
         costs = self._costs(team, tokens, held, success_rate, now)
         place = _cheapest(costs, team.lanes)
         backend, own = team.members[place], held[place]
+        lane, work = team.lanes[place], work_of(max(LEAST_WORK, tokens - own), own)
         return CostPick(
             backend=backend,
             depth=depths[place],
             held=round(own),
             share=min(1.0, own / tokens) if tokens > 0 else 0.0,
             tier=self._index.tier(backend.name, pieces),
+            terms=(
+                ("wait", lane.wait(now)),
+                ("own", work),
+                ("x", team.slow[place][1]),
+                ("cost", costs[place]),
+            ),
             ticket=CostTicket(
                 self,
-                team.lanes[place],
+                lane,
                 backend.name,
                 ask.model,
                 pieces,
                 depth=depths[place],
-                work=work_of(max(LEAST_WORK, tokens - own), own),
+                work=work,
                 tokens=tokens,
             ),
         )
@@ -358,6 +370,17 @@ class CostTicket(WorkTicket):
             else:
                 index.unsent(self._name, self._pieces, self._depth)
         super().ended()
+
+
+def explained(terms: Sequence[Terms]) -> str:
+    """Every term of the cheapest :data:`EXPLAINED` candidates, for a log line."""
+    best = sorted(terms, key=lambda one: one.cost)[:EXPLAINED]
+    return "; ".join(
+        f"{one.backend}: held {one.held:.0f} of {one.tokens:.0f}, wait {one.wait:.0f}, "
+        f"own {one.own:.0f}, x {one.factor:.3f}, kv {one.kv_factor:.3f}, speed {one.speed:.3f}, "
+        f"success {one.success:.3f}, weight {one.weight:.3g}, cost {one.cost:.0f}"
+        for one in best
+    )
 
 
 def _cheapest(costs: list[float], lanes: list[Lane]) -> int:

@@ -5,6 +5,7 @@ counters, nothing here waits. It says what happened; :class:`RoutingMetrics` cou
 very same read (S0 "score_with_tier": the tier label is the tier that decided).
 """
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -13,11 +14,14 @@ from continuum_router.backends.fleet import Ticket
 from continuum_router.backends.holding import Holding, Tier
 from continuum_router.backends.pieces import Pieces
 from continuum_router.backends.pool import Backend
-from continuum_router.routing.cost_score import CostScorer
+from continuum_router.routing.cost_score import CostScorer, explained
 from continuum_router.routing.kv_score import KvScorer
 from continuum_router.routing.least_work import WorkBook
 from continuum_router.routing.strategies import Ask, Rule, Strategy
+from continuum_shared.logs import fields
 from continuum_shared.metrics import Metrics
+
+log = logging.getLogger("continuum_router.routing")
 
 SCORE_BUCKETS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 
@@ -51,7 +55,8 @@ class Choice:
 
     ``tier``, ``score`` and ``held`` (tokens) are given exactly when ``rule`` is ``kv_aware``.
     ``scored`` says whether the KV scorer ran for this selection, whoever won. ``ticket`` goes with
-    the attempt's lease: it is how the books of cost mode and of ``LeastWork`` are kept.
+    the attempt's lease: it is how the books of cost mode and of ``LeastWork`` are kept. ``terms``
+    are those of the cost of who won, in cost mode.
     """
 
     backend: Backend
@@ -60,14 +65,16 @@ class Choice:
     score: float | None = None
     held: int | None = None
     scored: bool = False
+    terms: tuple[tuple[str, float], ...] = ()
     ticket: Ticket | None = field(default=None, repr=False, compare=False)
 
     def route_header(self) -> str:
         """Value of ``x-continuum-route`` (decisions J7)."""
-        if self.score is None or self.tier is None:
-            return self.rule.value
-        held = f"tier={self.tier.value}; score={self.score:.3f}; held={self.held}"
-        return f"{self.rule.value}; {held}"
+        parts = [self.rule.value]
+        if self.score is not None and self.tier is not None:
+            parts.append(f"tier={self.tier.value}; score={self.score:.3f}; held={self.held}")
+        parts += [f"{name}={value:.4g}" for name, value in self.terms]
+        return "; ".join(parts)
 
 
 class Selector:
@@ -143,9 +150,19 @@ class Selector:
     def _cheapest(self, scorer: CostScorer, ask: Ask, pieces: Pieces, now: float) -> Choice:
         """Cost mode decides whenever there is a prompt; it is KV-aware if something is held."""
         pick = scorer.choose(ask, pieces, self._success_rate, now)
+        if log.isEnabledFor(logging.DEBUG):
+            terms = scorer.explain(ask, pieces, self._success_rate, now)
+            log.debug(
+                "Cost mode chose",
+                extra=fields(backend=pick.backend.name, terms=explained(terms)),
+            )
         if not pick.held:
             return Choice(
-                backend=pick.backend, rule=Rule.LEAST_WORK, scored=True, ticket=pick.ticket
+                backend=pick.backend,
+                rule=Rule.LEAST_WORK,
+                scored=True,
+                terms=pick.terms,
+                ticket=pick.ticket,
             )
         return Choice(
             backend=pick.backend,
@@ -154,6 +171,7 @@ class Selector:
             score=pick.share,
             held=pick.held,
             scored=True,
+            terms=pick.terms,
             ticket=pick.ticket,
         )
 

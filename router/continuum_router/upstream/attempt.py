@@ -43,7 +43,7 @@ from continuum_router.upstream.outcome import (
 from continuum_router.upstream.relay import ErrorEvent, Relay
 from continuum_router.upstream.reply import keep_connection
 from continuum_router.upstream.retry import Again, RetryPolicy, parse_retry_after, wants_fresh
-from continuum_router.upstream.usage import UsageTail, tell_usage
+from continuum_router.upstream.usage import UsageTail
 
 NOBODY_FOR = 1.0
 """Seconds after which a client may ask again when no backend could be tried (decisions E4)."""
@@ -252,8 +252,8 @@ class _Run:
             except ErrorEvent as event:
                 return await self._error_event(event, choice)
         self._served(choice, result)
-        if choice.ticket is not None:
-            tell_usage(choice.ticket, self.usage.read())
+        if choice.ticket is not None and (usage := self.usage.read()) is not None:
+            choice.ticket.usage(usage.prompt_tokens, usage.cached_tokens)
         return None, result
 
     async def _send(self, choice: Choice) -> UpstreamReply:

@@ -81,6 +81,6 @@ class ModelChain:
 
     def _cut(self) -> Pieces | None:
         """The pieces of a request that is short enough; a long one's come with the call."""
-        if self._piecer is None or self._piecer.is_long(self.request):
+        if self._piecer is None or self._piecer.is_long(self.request.raw):
             return None
         return self._piecer.of(self.request, self._piecer.tenant(self._call.inbound))

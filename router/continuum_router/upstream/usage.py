@@ -7,10 +7,7 @@ the end suffice and nothing else of the body is looked at. Bytes are only observ
 
 import json
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
-
-from continuum_router.backends.fleet import Ticket
 
 TAIL = 4096
 _KEY = b'"usage"'
@@ -54,20 +51,6 @@ class UsageTail:
                 return found
             end = at
         return None
-
-
-def usage_of(pieces: Iterable[bytes]) -> Usage | None:
-    """The usage of a whole body."""
-    tap = UsageTail()
-    for piece in pieces:
-        tap.feed(piece)
-    return tap.read()
-
-
-def tell_usage(ticket: Ticket, usage: Usage | None) -> None:
-    """Let whoever chose the backend know what the answer says of its prompt."""
-    if usage is not None:
-        ticket.usage(usage.prompt_tokens, usage.cached_tokens)
 
 
 def _usage_at(tail: bytes, at: int) -> Usage | None:

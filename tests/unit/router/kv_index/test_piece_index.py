@@ -179,6 +179,10 @@ def test_reports_of_cached_tokens_move_the_room():
     # a restarted engine must not be taken for a tiny one
     assert room() == pytest.approx(100 / 64)
     index.set_room("a", 200 * 512)
+    index.cached("a", 10.0, 8.0)
+    assert room() == pytest.approx(198)
+    index.cached("a", 10.0, 12.0)
+    assert room() == pytest.approx(198 * 1.01)
     for _ in range(1000):
         index.cached("a", 10.0, 0.0)
     assert room() == pytest.approx(100)

@@ -14,7 +14,7 @@ def put(shelf, key, now, *pieces, weight=1.0):
 
 @pytest.fixture
 def shelf():
-    return Shelf(1, 100.0, least=1.0)
+    return Shelf(1, 100.0, least=1.0, step=0.03)
 
 
 def test_the_three_heads_are_one_piece():

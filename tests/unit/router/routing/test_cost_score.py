@@ -1,10 +1,11 @@
+import logging
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from continuum_router.backends.holding import Tier
-from continuum_router.routing.cost_score import GAIN, KV, SLOW
+from continuum_router.routing.cost_score import GAIN, KV, SLOW, explained
 from continuum_router.routing.strategies import Rule
 from continuum_router.routing.work_ledger import FIRST_RATE, work_of
 from support.backends import backend, backends
@@ -54,14 +55,35 @@ def test_the_holder_serves_and_the_choice_says_what_it_holds():
     choice = bench.choose(prompt("x" * 42 + "q" * 10))
     assert (choice.backend.name, choice.rule, choice.tier) == (first, Rule.KV_AWARE, Tier.GPU_HOT)
     assert (choice.held, choice.score) == (TOKENS, pytest.approx(0.8))
-    assert choice.route_header() == f"kv_aware; tier=gpu_hot; score=0.800; held={TOKENS}"
+    own = work_of(10 * 512, TOKENS)
+    assert choice.route_header() == (
+        f"kv_aware; tier=gpu_hot; score=0.800; held={TOKENS}; wait=0; own={own:.4g}; x=1; "
+        f"cost={own:.4g}"
+    )
 
 
 def test_a_cold_prompt_goes_to_the_least_work():
     bench = CostBench(ABC)
     choice = bench.choose(LONG)
     assert (choice.rule, choice.scored, choice.score) == (Rule.LEAST_WORK, True, None)
-    assert choice.route_header() == "least_work"
+    own = f"{work_of(TOKENS, 0):.4g}"
+    assert choice.route_header() == f"least_work; wait=0; own={own}; x=1; cost={own}"
+
+
+def test_a_choice_is_explained_at_debug_level_with_the_terms_of_all(caplog):
+    bench = CostBench(ABC)
+    with caplog.at_level(logging.DEBUG, logger="continuum_router.routing"):
+        bench.choose(LONG)
+    (record,) = caplog.records
+    assert record.getMessage() == "Cost mode chose"
+    text = explained(list(bench.terms(LONG).values()))
+    own = f"{work_of(TOKENS, 0):.0f}"
+    assert text.split("; ")[0] == (
+        f"a: held 0 of {TOKENS}, wait 0, own {own}, x 1.000, kv 1.000, speed 1.000, "
+        f"success 1.000, weight 1, cost {own}"
+    )
+    assert len(text.split("; ")) == 3
+    assert len(explained(list(bench.terms(LONG).values()) * 10).split("; ")) == 16
 
 
 def test_a_short_prompt_without_a_whole_piece_is_placed_too():
