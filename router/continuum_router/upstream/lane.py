@@ -27,6 +27,7 @@ class Lane:
 
     __slots__ = (
         "_clock",
+        "_closed",
         "_heads",
         "_idle_limit",
         "_on_idle",
@@ -57,6 +58,7 @@ class Lane:
         self._pending = 0
         self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._retired = False
+        self._closed = False
         self._heads = heads
         self._idle_limit = idle_limit
         self._clock = clock
@@ -93,7 +95,7 @@ class Lane:
         deadline = asyncio.get_running_loop().time() + connect_timeout
         connection = None if fresh else self.take()
         while connection is None:
-            if self._retired:
+            if self._closed:
                 raise AttemptFailure(Stage.CONNECTING, Cause.POOL_CLOSED)
             if self._reserve():
                 return await self._dial(tls, deadline)
@@ -129,7 +131,7 @@ class Lane:
         self._pending -= 1
         connection.owner = self
         self.conns.add(connection)
-        if self._retired:
+        if self._closed:
             connection.abort()
             raise AttemptFailure(Stage.CONNECTING, Cause.POOL_CLOSED)
         return connection
@@ -211,17 +213,21 @@ class Lane:
         return bool(self.idle)
 
     def retire(self) -> None:
-        """Close what is idle, now and from now on; calls under way may end."""
+        """Keep nothing any more; calls under way may end, and those that wait or dial may begin.
+
+        They belong to requests that came before the reload which took the backend out.
+        """
         self._retired = True
         for connection in list(self.idle):
             connection.abort()
+
+    def close(self) -> None:
+        """Retire, and fail the calls under way (cause aborted)."""
+        self._closed = True
+        self.retire()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(AttemptFailure(Stage.CONNECTING, Cause.POOL_CLOSED))
-
-    def close(self) -> None:
-        """Retire, and fail the calls under way (cause aborted)."""
-        self.retire()
         for connection in list(self.conns):
             connection.fail(Cause.ABORTED)

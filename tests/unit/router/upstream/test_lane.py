@@ -244,11 +244,43 @@ async def test_a_retired_lane_lets_calls_end_and_keeps_nothing():
         blocked = asyncio.create_task(get(lane))
         await until(lambda: lane.waiting == 1)
         lane.retire()
+        await sink.finished.wait()
+        assert sink.body == b"late"
+        assert not busy.usable
+        # Who waited came before the reload, and is served: on a connection that is not kept either.
+        late = await blocked
+        assert late is not busy
+        ended = RecordingSink()
+        late.start(request(), ended)
+        await ended.finished.wait()
+        assert not late.usable
+        kept.abort()
+        assert (lane.size, lane.idle) == (0, [])
+
+
+async def test_a_dial_under_way_when_its_lane_is_retired_is_of_use_but_not_when_it_is_closed():
+    async with scripted(answers(reply())) as backend:
+        retired, closed = lane_to(backend, cap=1), lane_to(backend, cap=1)
+        dialling = [asyncio.create_task(get(lane, fresh=True)) for lane in (retired, closed)]
+        await asyncio.sleep(0)
+        retired.retire()
+        closed.close()
+        (await dialling[0]).abort()
+        with pytest.raises(AttemptFailure) as caught:
+            await dialling[1]
+        assert caught.value.cause is Cause.POOL_CLOSED
+        assert (retired.size, closed.size) == (0, 0)
+
+
+async def test_a_closed_lane_fails_those_who_wait():
+    async with scripted(hangs()) as backend:
+        lane = lane_to(backend, cap=1)
+        busy = await get(lane, fresh=True)
+        blocked = asyncio.create_task(get(lane))
+        await until(lambda: lane.waiting == 1)
+        lane.close()
         for late in (blocked, asyncio.create_task(get(lane))):
             with pytest.raises(AttemptFailure) as caught:
                 await late
             assert caught.value.cause is Cause.POOL_CLOSED
-        await sink.finished.wait()
-        assert sink.body == b"late"
-        kept.abort()
-        assert lane.size == 0
+        assert not busy.usable
