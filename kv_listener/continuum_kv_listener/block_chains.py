@@ -110,6 +110,39 @@ class BlockChains:
             self._finish(fresh, now)
         self.gpu_copies += born
 
+    def append(self, parent: NodeKey, key: NodeKey, size: int) -> bool:
+        """One block more on the GPU at the end of a chain that is judged for good, as answers grow:
+        :meth:`store` at the least cost. False: this is something else, and nothing is done."""
+        graph = self.graph
+        nodes = graph.nodes
+        prev = nodes.get(parent)
+        if (
+            prev is None
+            or prev.scope.kind is not Kind.SETTLED
+            or prev.scope.reason is Unattributed.NO_MATCH
+            or prev.cut
+            or not prev.gpu
+            or self.doubts.open
+            or prev.seen != self.doubts.age
+            or key in nodes
+            or graph.waiting
+            or len(nodes) >= self._limits.max_tracked_blocks
+        ):
+            return False
+        scope = prev.scope
+        nodes.move_to_end(parent)
+        node = Node(key, prev, size, prev.depth + size, scope, prev.seen)
+        node.gpu = 1
+        kids = prev.kids
+        prev.kids = node if kids is None else with_kid(kids, node)
+        prev.live_kids += 1
+        prev.hot_kids += 1
+        nodes[key] = node
+        self.scopes.counts[scope.reason] += 1
+        self.gpu_copies += 1
+        self._residency.grown(prev, node)
+        return True
+
     def _grow(self, prev: Node | None, run: Run, seen: int, now: float) -> bool:
         """The usual growth at little cost: blocks on the GPU, none of them known, at a prompt's
         start or below a block that is there. False: this is something else, and nothing is done."""
