@@ -61,6 +61,11 @@ class Subscriber:
     ended: bool = False
     broken: bool = False
 
+    @property
+    def over(self) -> bool:
+        """Whether the stream has ended, properly or not."""
+        return self.ended or self.broken
+
     def index(self) -> dict[bytes, tuple[int | None, str]]:
         """What a router would hold after these events: prefix -> (tokens, tier)."""
         held: dict[bytes, tuple[int | None, str]] = {}
