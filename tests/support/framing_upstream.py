@@ -89,6 +89,10 @@ CODINGS: tuple[AnswerRow, ...] = (
         for value in ("xchunked", "chunked, identity", "gzip, chunked", "identity", "", "chunked,")
     ),
     _bad("Transfer-Encoding: a tab behind", head(_TYPE, _TE + "\t") + _CHUNKS),
+    _bad(
+        "Transfer-Encoding: a tab behind, then a bare LF",
+        head(_TYPE, _TE + "\t", "X: y").replace(b"\t\r\n", b"\t\n") + _CHUNKS,
+    ),
     _bad("Transfer-Encoding twice", head(_TYPE, _TE, _TE) + _CHUNKS),
     _bad("Transfer-Encoding, folded", head(_TYPE, "Transfer-Encoding:", " chunked", _CL) + _CHUNKS),
     _last(

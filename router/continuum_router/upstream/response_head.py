@@ -39,6 +39,9 @@ _FIELD = re.compile(rb"(" + _NAME + rb"):[ \t]*(" + _VALUE + rb")\r\n")
 _PLAIN_NAME = re.compile(_NAME)
 _PLAIN_VALUE = re.compile(_VALUE)
 _LENGTH = re.compile(rb"(?i:\r\ncontent-length):[ \t]*([0-9]{1,18})[ \t]*\r\n")
+_UNSURE_CODING = re.compile(rb"(?i:\ntransfer-encoding):[^\n]*(?:\t|\n[ \t])")
+"""A transfer coding with a tab or a folded line: readers differ in what it is."""
+
 _ANY_END = re.compile(rb"\n\r?\n")
 _KEEP_ALIVE_TIMEOUT = re.compile(r"(?:^|[,;\s])timeout\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 
@@ -167,6 +170,8 @@ class HeadReader:
         return facts, length, end
 
     def _parse_odd(self, head: bytes) -> tuple[HeadFacts, int | None]:
+        if _UNSURE_CODING.search(head):
+            raise HeadError(Cause.BAD_HEAD)
         loop = asyncio.get_running_loop()
         parser = HttpResponseParser(
             BaseProtocol(loop),
