@@ -76,9 +76,15 @@ class WebSink:
             raise ClientGone from None
 
     async def finish_and_close(self) -> None:
-        """See ClientSink."""
+        """See ClientSink.
+
+        The end of the connection leaves with the end of the body: a client must not get the time to
+        send its next request on it.
+        """
         await self.finish()
         self._begun().force_close()
+        if self._request.transport is not None:
+            self._request.transport.close()
 
     def cut(self) -> None:
         """See ClientSink."""
