@@ -24,7 +24,7 @@ from continuum_kv_listener.inquiry import Inquiry
 from continuum_kv_listener.prefix_ledger import PrefixLedger
 from continuum_kv_listener.residency import last_copy
 from continuum_kv_listener.scope import Kind, Scope
-from continuum_kv_listener.text_shelf import TextShelf
+from continuum_kv_listener.text_shelf import TOKEN_BYTES, TextShelf
 
 _GROWING = (Kind.OPEN, Kind.SETTLED)
 """Kinds of chains that usually grow."""
@@ -110,14 +110,49 @@ class BlockChains:
             self._finish(fresh, now)
         self.gpu_copies += born
 
+    def append(self, parent: NodeKey, key: NodeKey, size: int) -> bool:
+        """One block more on the GPU at the end of a chain that is judged for good, as answers grow:
+        :meth:`store` at the least cost. False: this is something else, and nothing is done."""
+        graph = self.graph
+        nodes = graph.nodes
+        prev = nodes.get(parent)
+        if (
+            prev is None
+            or prev.scope.kind is not Kind.SETTLED
+            or prev.scope.reason is Unattributed.NO_MATCH
+            or prev.cut
+            or not prev.gpu
+            or self.doubts.open
+            or prev.seen != self.doubts.age
+            or key in nodes
+            or graph.waiting
+            or len(nodes) >= self._limits.max_tracked_blocks
+        ):
+            return False
+        scope = prev.scope
+        nodes.move_to_end(parent)
+        node = Node(key, prev, size, prev.depth + size, scope, prev.seen)
+        node.gpu = 1
+        kids = prev.kids
+        prev.kids = node if kids is None else with_kid(kids, node)
+        prev.live_kids += 1
+        prev.hot_kids += 1
+        nodes[key] = node
+        self.scopes.counts[scope.reason] += 1
+        self.gpu_copies += 1
+        self._residency.grown(prev, node)
+        return True
+
     def _grow(self, prev: Node | None, run: Run, seen: int, now: float) -> bool:
         """The usual growth at little cost: blocks on the GPU, none of them known, at a prompt's
         start or below a block that is there. False: this is something else, and nothing is done."""
         scope = run.scope if prev is None else prev.scope
         if not self._may_grow(prev, run, scope):
             return False
-        keys, tokens, nodes = run.keys, run.tokens, self.graph.nodes
-        texts = self.shelf.holders if scope.kind is Kind.OPEN else None
+        keys, nodes = run.keys, self.graph.nodes
+        open_ = scope.kind is Kind.OPEN
+        raw = run.tokens.tobytes() if open_ else b""
+        texts = self.shelf.order
         phase = Phase.ASKABLE
         if prev is not None and prev.phase is Phase.FLYING:
             phase = Phase.FLYING
@@ -130,10 +165,11 @@ class BlockChains:
                 above.kids = node if kids is None else with_kid(kids, node)
                 above.live_kids += 1
                 above.hot_kids += 1
-            if texts is not None:
-                node.tokens = tokens[start:end]
+            if open_:
+                node.tokens = raw[TOKEN_BYTES * start : TOKEN_BYTES * end]
                 node.phase = phase
-                texts[node] = None
+                node.mentions = 1
+                texts.append(node)
             nodes[key] = above = node
             start = end
         assert above is not None
@@ -142,8 +178,8 @@ class BlockChains:
         self._residency.grown(prev, above)
         if self.doubts.open:
             self._ledger.proved(scope, seen)
-        if texts is not None:
-            self.shelf.used += start
+        if open_:
+            self.shelf.added(len(keys), start)
             self.inquiry.grown(prev, above, now)
         return True
 
@@ -272,9 +308,9 @@ class BlockChains:
             scope = run.scope
         node = Node(key, above, size, base + size, scope, seen)
         if scope.kind is Kind.OPEN or scope.kind is Kind.ORPHAN:
-            self._keep_text(node, run.tokens[start:end])
+            self._keep_text(node, run.tokens[start:end].tobytes())
         elif scope.reason is Unattributed.NO_MATCH and node.depth <= UNMATCHED_TEXT:
-            self.shelf.put(node, run.tokens[start:end])
+            self.shelf.put(node, run.tokens[start:end].tobytes())
         self.scopes.counts[node.reason] += 1
         orphans = self.graph.add(node)
         self._residency.born(node, run.medium)
@@ -284,7 +320,7 @@ class BlockChains:
             self.scopes.join(node, orphan)
         return node
 
-    def _keep_text(self, node: Node, text: Tokens) -> None:
+    def _keep_text(self, node: Node, text: bytes) -> None:
         """Shelve a new node's tokens, or make it mute."""
         if node.depth > self._limits.max_chain_tokens:
             reason = Unattributed.CHAIN_TOO_LONG

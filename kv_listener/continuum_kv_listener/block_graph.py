@@ -9,7 +9,7 @@ from collections import OrderedDict
 from enum import Enum, auto
 from typing import Union
 
-from continuum_kv_listener.engine_events import BlockHash, Tokens
+from continuum_kv_listener.engine_events import BlockHash
 from continuum_kv_listener.scope import Scope
 
 NodeKey = BlockHash | tuple[int, BlockHash]
@@ -85,6 +85,7 @@ class Node:
         "kids",
         "live_kids",
         "low",
+        "mentions",
         "parent",
         "phase",
         "reason",
@@ -118,7 +119,8 @@ class Node:
         self.scope = scope
         self.seen = seen
         self.reason = scope.reason
-        self.tokens: Tokens | None = None
+        self.tokens: bytes | None = None
+        self.mentions = 0
         self.phase = Phase.NONE
         self.tip: Tip | None = None
         self.alive = True

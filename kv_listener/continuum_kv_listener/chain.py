@@ -224,6 +224,15 @@ class ChainTracker:
         keys = _keys(event.group, event.hashes)
         if not event.tokens:
             return self._stored_again(keys, event)
+        if (
+            len(keys) == 1
+            and event.parent is not None
+            and event.block_size == len(event.tokens)
+            and event.medium is Medium.GPU
+            and not event.group
+            and self._chains.append(event.parent, keys[0], event.block_size)
+        ):
+            return _NOTHING
         ends, fits = _block_ends(event)
         if not fits:
             self._mismatches += 1

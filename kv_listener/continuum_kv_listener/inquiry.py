@@ -260,7 +260,7 @@ def question(handle: int, path: list[Node]) -> Question | None:
     for node in path:
         if node.tokens is None:
             return None
-        tokens.extend(node.tokens)
+        tokens.frombytes(node.tokens)
     assert path[0].scope.kind is Kind.OPEN
     return Question(
         node=handle,

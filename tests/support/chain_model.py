@@ -225,8 +225,12 @@ def audit(tracker: ChainTracker) -> None:
     assert {r: n for r, n in chains.scopes.counts.items() if n} == dict(reasons)
     assert chains.gpu_copies == sum(node.gpu for node in nodes.values())
     held = [node for node in nodes.values() if node.tokens is not None]
-    assert set(held) == set(chains.shelf.holders)
-    assert chains.shelf.used == sum(len(node.tokens) for node in held)
+    assert set(held) == {node for node in chains.shelf.order if node.tokens is not None}
+    mentions = Counter(chains.shelf.order)
+    assert all(mentions[node] == node.mentions for node in held)
+    assert chains.shelf.count == len(held)
+    assert chains.shelf.used == sum(node.size for node in held)
+    assert all(len(node.tokens) == 4 * node.size for node in held)
     for waiting, kids in chains.graph._waiting.items():
         assert waiting not in nodes
         for kid in kids if isinstance(kids, dict) else (kids,):

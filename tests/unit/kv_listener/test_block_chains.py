@@ -112,3 +112,19 @@ def test_empty_ancestors_go_with_their_last_descendant():
     assert fix.known == [1, 2, 3]
     fix.chains.release(nodes[3], Medium.GPU)
     assert fix.known == []
+
+
+def test_an_answers_next_block_takes_the_short_way_to_the_same():
+    fix = Fixture()
+    fix.store([1, 2], None, KEYED)
+    assert fix.chains.append(2, 3, 2)
+    assert fix.told(0.0) == [("cache_created", 6)]
+    assert fix.counts() == {None: 3}
+    assert fix.chains.gpu_copies == 3
+    assert not fix.chains.append(2, 3, 2)  # known: one copy more
+    assert not fix.chains.append(9, 4, 2)  # below nothing that is known
+    fix.store([5], None, OPEN)
+    assert not fix.chains.append(5, 6, 2)  # its text is wanted
+    fix.chains.doubts.begin(0.0)
+    assert not fix.chains.append(3, 7, 2)  # its parent is to be proved first
+    assert fix.known == [1, 2, 3, 5]

@@ -23,7 +23,7 @@ class Paths:
             self._next += 1
             depth = above.depth if above else 0
             node = Node(self._next, above, size=4, depth=depth + 4, scope=SCOPE)
-            node.tokens = array("I", [self._next] * 4)
+            node.tokens = array("I", [self._next] * 4).tobytes()
             if above is not None:
                 from_above = above.kids
                 above.kids = node if from_above is None else {**_as_dict(from_above), node: None}

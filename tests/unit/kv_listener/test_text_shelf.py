@@ -11,8 +11,8 @@ def node() -> Node:
     return Node(object(), None, size=1, depth=1, scope=Scope(Kind.OPEN))  # type: ignore[arg-type]
 
 
-def text(length: int) -> array:
-    return array("I", range(length))
+def text(length: int) -> bytes:
+    return array("I", range(length)).tobytes()
 
 
 def test_room_is_made_from_the_oldest_on():
@@ -49,3 +49,26 @@ def test_taking_is_idempotent_and_touching_the_textless_is_harmless():
     shelf.put(one, text(3))
     shelf.clear()
     assert shelf.used == 0
+
+
+def test_texts_that_come_and_go_leave_nothing_behind():
+    shelf = TextShelf(10_000)
+    for _ in range(10_000):
+        one = node()
+        shelf.put(one, text(1))
+        shelf.take(one)
+    assert len(shelf.order) <= 66
+    assert (shelf.used, shelf.count) == (0, 0)
+
+
+def test_texts_that_are_needed_over_and_over_are_mentioned_a_few_times():
+    shelf = TextShelf(10)
+    one, two, three = node(), node(), node()
+    shelf.put(one, text(4))
+    shelf.put(two, text(4))
+    for _ in range(10_000):
+        shelf.touch(two)
+        shelf.touch(one)
+    assert len(shelf.order) <= 70
+    shelf.put(three, text(4))
+    assert (one.tokens is None, two.tokens is None) == (False, True)
