@@ -102,6 +102,7 @@ class TrtllmIntake:
         self._told: set[int] = set()
         """Ranks that told of blocks since the last time that all was dropped."""
         self._backoff = Backoff(interval, max(interval, MAX_BACKOFF_SECONDS))
+        self._failures = 0
         self._turns = Turns(clock)
 
     @property
@@ -176,9 +177,13 @@ class TrtllmIntake:
         self._polls.polled(PollResult(fault.value))
         if fault is PollFault.TOO_LARGE:
             self._sink.dropped(DropReason.OVERSIZED)
+        self._failures += 1
+        self.last_error, before = why, self.last_error
         if fault not in _ANSWERED:
             self._order.unanswered()
-        if self.connected or self.last_error is None:
+        elif self.connected and self._failures == 1:
+            return self._backoff.next()  # one bad answer is no lost connection
+        if self.connected or before is None:
             log.warning(
                 "Events are not answered",
                 extra=fields(source=self._metrics.source, fault=fault.value),
@@ -187,7 +192,6 @@ class TrtllmIntake:
             self._metrics.connected.inc(-1)
             self.down_since = self._clock()
         self.connected = False
-        self.last_error = why
         return self._backoff.next()
 
     def _answered(self, anything: bool) -> None:
@@ -197,6 +201,7 @@ class TrtllmIntake:
             self._metrics.batches.inc()
             self.last_batch_at = now
         self.verified_at = now
+        self._failures = 0
         self._backoff.reset()
         if not self.connected:
             self.connections += 1

@@ -256,6 +256,17 @@ async def test_what_the_page_asks_about_the_connection(script, caplog):
     assert said == ["Events are not answered"] * 2
 
 
+async def test_one_bad_answer_is_no_lost_connection_but_two_are(script, caplog):
+    for _ in range(3):
+        await script.feed(b"[]", b"<html>")
+        assert (script.intake.connected, script.intake.last_error) == (True, "bad_answer")
+    assert [r for r in caplog.records if r.levelname == "WARNING" and "answered" in r.message] == []
+    await script.feed(PollFault.CUT_SHORT)
+    assert (script.intake.connected, script.intake.last_error) == (False, "cut_short")
+    await script.feed(b"[]")
+    assert (script.intake.connected, script.intake.connections) == (True, 2)
+
+
 async def test_an_answer_beyond_the_bound_is_counted_as_such(script):
     await script.feed(PollFault.TOO_LARGE)
     assert script.pipeline.drops == {DropReason.OVERSIZED: 1}
