@@ -239,7 +239,7 @@ def adopt_state(runtime: Runtime, state: State) -> None:
     fleet.conditions.reconcile((backend.name, backend.enabled) for backend in snap.config.backends)
     state.upstream.keep_only(names)
     for name in gone:
-        state.kv.purge(name)
+        state.routing.forget(name)
     runtime.publish_models(state.catalog.known(snap.dispatcher.pool))
 
 

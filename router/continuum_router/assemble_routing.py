@@ -52,6 +52,13 @@ class RoutingState:
     round_robin: RoundRobin = field(default_factory=RoundRobin)
     weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
 
+    def forget(self, name: str) -> None:
+        """A backend has left the configuration."""
+        self.kv.purge(name)
+        if isinstance(self.kv, CostKvIndex):
+            self.kv.pieces.forget(name)
+        self.ledger.forget(name)
+
 
 def routing_state(section: KvCacheIndexConfig, metrics: Metrics) -> RoutingState:
     """Make the state of this start and register its metrics."""
