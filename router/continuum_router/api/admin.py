@@ -55,6 +55,7 @@ class Admin:
     ) -> None:
         given = runtime.current.config.admin.token_env
         self._tokens = [token.reveal().encode() for token in given]
+        self._unix = bool(runtime.current.config.server.listen.socket_path)
         self._runtime = runtime
         self._fleet = fleet
         self._reload = reload
@@ -62,7 +63,9 @@ class Admin:
     async def __call__(self, request: web.BaseRequest, scope: Scope) -> web.StreamResponse:
         """Check the caller, then do what the path says. Raises RouterError."""
         headers = {name.lower(): value for name, value in request.headers.items()}
-        denied = admin_verdict(request.method, headers, request.remote or None, self._tokens)
+        # A TCP client that has reset its connection already may have no address any more.
+        peer = None if self._unix else request.remote or ""
+        denied = admin_verdict(request.method, headers, peer, self._tokens)
         if denied is not None:
             kind = AdminUnauthorized if denied in _TOKEN_FAULTS else AdminRefused
             challenge = {"WWW-Authenticate": "Bearer"} if kind is AdminUnauthorized else {}

@@ -94,7 +94,7 @@ class EdgeProtocol(RequestHandler):
             and data.startswith(BEGINS)
             and waiter is not None
             and not waiter.done()
-            and not (self._messages or self._close or self._force_close)
+            and not (self._messages or self._close or self._force_close or self._paused)
         ):
             self._call = fast.take(data, visitor)
             if self._call is not None:

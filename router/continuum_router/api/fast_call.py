@@ -46,6 +46,7 @@ class FastCall(FastBooks):
     _stage = Stage.SELECTING
     _limit = Limit.TOTAL
     _slow_client = False
+    _written = False  # all of the answer, to a client that is behind
     wire = False
     _holdings: Mapping[str, Holding] | None
     _raw: bytes  # these from `dispatch` on
@@ -165,6 +166,8 @@ class FastCall(FastBooks):
             due = self._way.clock() + interval
             if due < self._end:
                 self.due = due
+            else:
+                self._limit_to(Limit.TOTAL, due)
 
     def on_end(self) -> None:
         self._connection = None
@@ -173,8 +176,7 @@ class FastCall(FastBooks):
             self._answer(b"".join(self._body))
         else:
             self._relay(events.end())
-            self._way.sweep.drop(self)
-            self._completed()
+            self._all_written()
 
     def on_failure(self, failure: AttemptFailure) -> None:
         self._connection = None
@@ -198,7 +200,9 @@ class FastCall(FastBooks):
     def resume(self) -> None:
         """The client has caught up."""
         self._slow_client = False
-        if self._connection is not None:
+        if self._written:
+            self._all_written()
+        elif self._connection is not None:
             self._await_chunk()
             self._connection.resume()
 
@@ -240,7 +244,7 @@ class FastCall(FastBooks):
 
     @property
     def _client_has_bytes(self) -> bool:
-        return self._events is not None and self._events.started
+        return self._written or (self._events is not None and self._events.started)
 
     def _head_came(self, facts: HeadFacts, length: int | None) -> ReplyPlan:
         self._facts, self._length = facts, length
@@ -282,8 +286,15 @@ class FastCall(FastBooks):
             self._tap.feed(body)
         self._body = (body,)
         self._begin(b"Content-Length: %d\r\n" % len(body), body)
-        self._way.sweep.drop(self)
-        self._completed()
+        self._all_written()
+
+    def _all_written(self) -> None:
+        """The request is over, as soon as its client has caught up."""
+        if self._slow_client:
+            self._written = True
+        else:
+            self._way.sweep.drop(self)
+            self._completed()
 
     def _begin(self, framing: bytes, body: bytes) -> None:
         """Write the head and what follows it at once."""
@@ -333,13 +344,13 @@ class FastCall(FastBooks):
 
     def _break_off(self, failure: AttemptFailure, result: AttemptResult) -> None:
         """The stream cannot be completed and the client has its start: say so as its last event."""
-        assert self._events is not None
         scope = self._so_far(ended_by(failure, started=True))
         tell_failure(failure, scope.request_id, scope.outcome)
         scope.outcome.cause = failure.cause
         if self._slow_client:
             self._client.break_off()
         else:
+            assert self._events is not None
             error = to_stream_event(error_for(failure), scope.request_id)
             self._client.send(self._events.broken(encode_event(orjson.dumps(error))))
         self._way.sweep.drop(self)

@@ -1,10 +1,15 @@
 """`/admin/*` over a real socket."""
 
+import asyncio
+import contextlib
 import json
 import logging
+import socket
+import struct
 
 import aiohttp
 import pytest
+import uvloop
 
 from continuum_router.config.root import Config, parse_config
 from continuum_router.main import ConfigFile, Router
@@ -54,6 +59,30 @@ async def test_without_a_token_this_host_may_and_a_page_or_proxy_may_not() -> No
         status, body = await asked(edge, "GET", "/admin/backends", Host="evil.example")
         assert status == 403
         assert edge.sample("request_rejected_total", stage="auth", key_id="unattributed") == 3
+
+
+def test_who_resets_the_connection_is_not_taken_for_a_unix_socket() -> None:
+    """The request can still be read when the kernel does not know the peer's address any more."""
+
+    async def drained() -> bool:
+        async with running(edge_config(["http://127.0.0.1:1"])) as edge:
+            with socket.create_connection(("127.0.0.1", edge.port)) as client:
+                client.sendall(
+                    b"POST /admin/backends/b1/drain HTTP/1.1\r\nHost: localhost\r\n"
+                    b"Content-Type: application/json\r\nContent-Length: 0\r\n\r\n"
+                )
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            found = edge.router.state.dispatch.fleet.conditions.get("b1")
+            assert found is not None
+            refused = {"stage": "auth", "key_id": "unattributed"}
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    while not (found.draining or edge.sample("request_rejected_total", **refused)):
+                        await asyncio.sleep(0.01)
+            return found.draining
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert not runner.run(drained())
 
 
 async def test_with_a_token_only_who_has_it(caplog: pytest.LogCaptureFixture) -> None:

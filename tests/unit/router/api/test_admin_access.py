@@ -25,6 +25,7 @@ WITHOUT_TOKEN = [
     ("from elsewhere", "GET", LOCAL, "10.0.0.9", Denied.NOT_LOCAL),
     ("from elsewhere, mapped", "GET", LOCAL, "::ffff:10.0.0.9", Denied.NOT_LOCAL),
     ("no address", "GET", LOCAL, "nowhere", Denied.NOT_LOCAL),
+    ("an address that is lost", "POST", LOCAL, "", Denied.NOT_LOCAL),
     ("forwarded", "GET", {**LOCAL, "forwarded": "for=1.2.3.4"}, "127.0.0.1", Denied.FORWARDED),
     ("x-forwarded-for", "GET", {**LOCAL, "x-forwarded-for": ""}, "::1", Denied.FORWARDED),
     ("x-forwarded-anything", "GET", {**LOCAL, "x-forwarded-zzz": "1"}, "::1", Denied.FORWARDED),

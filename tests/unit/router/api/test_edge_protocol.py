@@ -186,3 +186,14 @@ async def test_nagle_is_off_on_both_sides() -> None:
                 transport = getattr(side, "transport", None) or side._transport
                 sock = transport.get_extra_info("socket")
                 assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+async def test_not_while_the_client_does_not_read_what_it_was_answered() -> None:
+    """Such a request waits in aiohttp's handler; here its answer would only join the others."""
+    async with fast_rig() as rig:
+        rig.client.pause_writing()
+        rig.client.data_received(chat())
+        assert rig.client._call is None
+        await turn()
+        assert by_aiohttp(rig) == 1
+        rig.client.resume_writing()

@@ -1,10 +1,14 @@
 """One request on the fast path, from its dispatch to its books."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 
 import pytest
 
+from continuum_router.api.fast_call import FastCall
 from continuum_router.backends.fleet import AttemptResult
+from continuum_router.upstream.deadlines import Limit
 from support.fast_rig import FastRig, chat, fast_rig
 from support.scripted_backend import LAST_CHUNK, chunk, chunked_head, reply, sse
 
@@ -121,6 +125,80 @@ async def test_a_slow_client_stops_its_backend_and_is_not_hurried() -> None:
         assert call.due <= hurried + 1.0
         backend.data_received(chunk(sse("2")) + LAST_CHUNK)
         assert rig.active == 0
+
+
+async def test_near_the_end_of_its_time_a_stream_owes_only_that() -> None:
+    """A chunk that comes in time is never too late by the wait of the chunk before (E11, E12)."""
+    async with fast_rig() as rig:
+        backend = rig.ask(chat(stream=True))
+        call = rig.client._call
+        assert isinstance(call, FastCall)
+        end, interval = call._end, 30.0
+        backend.data_received(chunked_head())
+        for left, due, limit in (
+            (40.0, end - 40.0 + interval, Limit.CHUNK_INTERVAL),
+            (35.0, end - 35.0 + interval, Limit.CHUNK_INTERVAL),
+            (20.0, end, Limit.TOTAL),
+        ):
+            call._way.clock = lambda now=end - left: now  # type: ignore[misc]
+            backend.data_received(chunk(sse("1")))
+            assert (call.due, call._limit) == (due, limit)
+
+
+SLOW = {
+    "a plain answer": (False, [reply(ANSWER)]),
+    "the end of a stream": (True, [chunked_head(), chunk(sse("1")), chunk(sse("2")) + LAST_CHUNK]),
+}
+
+
+@contextlib.asynccontextmanager
+async def unread(name: str) -> AsyncIterator[FastRig]:
+    """An answer is written in full to a client that stops reading with it."""
+    stream, pieces = SLOW[name]
+    async with fast_rig() as rig:
+        backend = rig.ask(chat(stream=stream))
+        rig.sent()
+        for piece in pieces[:-1]:
+            backend.data_received(piece)
+        rig.wire.write = lambda data: (  # type: ignore[method-assign]
+            rig.wire.pieces.append(bytes(data)),
+            rig.client.writing_paused or rig.client.pause_writing(),
+        )
+        backend.data_received(pieces[-1])
+        assert backend.usable
+        yield rig
+
+
+@pytest.mark.parametrize("name", SLOW)
+async def test_the_next_request_waits_until_the_client_has_read(name: str) -> None:
+    async with unread(name) as rig:
+        assert (rig.active, rig.in_flight) == (1, 1)
+        rig.client.data_received(chat())
+        assert rig.sent() == b""
+        rig.client.resume_writing()
+        assert attempts(rig, AttemptResult.OK) == 1
+        assert rig.sent().endswith(chat().partition(b"\r\n\r\n")[2])
+        assert (rig.active, rig.in_flight) == (1, 1)
+
+
+@pytest.mark.parametrize("name", SLOW)
+async def test_a_client_that_never_reads_is_cut_off(name: str) -> None:
+    async with unread(name) as rig:
+        call = rig.client._call
+        assert isinstance(call, FastCall)
+        assert call.due == call._end
+        call.expire(call.due)
+        assert rig.wire.closed
+        assert (rig.active, rig.in_flight) == (0, 0)
+        assert attempts(rig, AttemptResult.CLIENT_GONE) == 1
+
+
+@pytest.mark.parametrize("name", SLOW)
+async def test_a_client_may_leave_before_it_has_read(name: str) -> None:
+    async with unread(name) as rig:
+        rig.client.connection_lost(None)
+        assert (rig.active, rig.in_flight) == (0, 0)
+        assert attempts(rig, AttemptResult.CLIENT_GONE) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
