@@ -27,6 +27,7 @@ class Lane:
 
     __slots__ = (
         "_clock",
+        "_closed",
         "_heads",
         "_idle_limit",
         "_on_idle",
@@ -57,6 +58,7 @@ class Lane:
         self._pending = 0
         self._waiters: deque[asyncio.Future[Connection | None]] = deque()
         self._retired = False
+        self._closed = False
         self._heads = heads
         self._idle_limit = idle_limit
         self._clock = clock
@@ -93,7 +95,7 @@ class Lane:
         deadline = asyncio.get_running_loop().time() + connect_timeout
         connection = None if fresh else self.take()
         while connection is None:
-            if self._retired:
+            if self._closed:
                 raise AttemptFailure(Stage.CONNECTING, Cause.POOL_CLOSED)
             if self._reserve():
                 return await self._dial(tls, deadline)
@@ -129,7 +131,7 @@ class Lane:
         self._pending -= 1
         connection.owner = self
         self.conns.add(connection)
-        if self._retired:
+        if self._closed:
             connection.abort()
             raise AttemptFailure(Stage.CONNECTING, Cause.POOL_CLOSED)
         return connection
@@ -169,13 +171,10 @@ class Lane:
         if keep_for is not None:
             limit = min(limit, keep_for * KEEP_HINT_SHARE)
         connection.idle_until = self._clock() + limit
-        if self._retired or len(self.conns) > self.cap:
+        if len(self.conns) > self.cap:
             connection.abort()
-        elif self._waiters:
-            self._hand_on(connection)
         else:
-            self.idle.append(connection)
-            self._on_idle()
+            self._hand_on(connection)
 
     def lost(self, connection: Connection) -> None:
         self.conns.discard(connection)
@@ -190,6 +189,9 @@ class Lane:
             if not waiter.done():
                 waiter.set_result(connection)
                 return
+        if self._retired:
+            connection.abort()
+            return
         self.idle.append(connection)
         self._on_idle()
 
@@ -211,17 +213,22 @@ class Lane:
         return bool(self.idle)
 
     def retire(self) -> None:
-        """Close what is idle, now and from now on; calls under way may end."""
+        """Close what is idle, now and from now on.
+
+        Requests that began under an older configuration go on: those under way, and those that
+        wait for a connection here or still come for one.
+        """
         self._retired = True
         for connection in list(self.idle):
             connection.abort()
+
+    def close(self) -> None:
+        """Retire, and fail the calls under way (cause aborted) and those that wait."""
+        self._closed = True
+        self.retire()
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_exception(AttemptFailure(Stage.CONNECTING, Cause.POOL_CLOSED))
-
-    def close(self) -> None:
-        """Retire, and fail the calls under way (cause aborted)."""
-        self.retire()
         for connection in list(self.conns):
             connection.fail(Cause.ABORTED)

@@ -10,7 +10,7 @@ from continuum_router.upstream.connection import Connection
 from continuum_router.upstream.lane import Lane
 from continuum_router.upstream.response_head import HeadReader
 from continuum_shared.config.kinds import BackendUrl
-from support.scripted_backend import ScriptedBackend, answers, hangs, in_turn, reply, scripted
+from support.scripted_backend import ScriptedBackend, answers, hangs, reply, scripted
 from support.upstream_calls import RecordingSink, request, until
 
 
@@ -233,22 +233,47 @@ async def test_a_lowered_cap_is_reached_as_calls_end():
 
 
 async def test_a_retired_lane_lets_calls_end_and_keeps_nothing():
-    async with scripted(in_turn(answers(reply()), answers(reply(b"late"), delay=0.05))) as backend:
+    """Queued ones and ones that come late too: they belong to requests that began before."""
+    async with scripted(answers(reply(b"late"), delay=0.02)) as backend:
         lane = lane_to(backend, cap=2)
         kept = (await idle(lane, 1))[0]
         busy = await get(lane, fresh=True)
         sink = RecordingSink()
         busy.start(request(), sink)
-        waiting = asyncio.create_task(get(lane, fresh=False))
-        assert await waiting is kept
+        assert await get(lane) is kept
         blocked = asyncio.create_task(get(lane))
         await until(lambda: lane.waiting == 1)
         lane.retire()
-        for late in (blocked, asyncio.create_task(get(lane))):
+        late = asyncio.create_task(get(lane))
+        await until(lambda: lane.waiting == 2)
+        kept.abort()
+        assert (await use(await blocked)).body == b"late"
+        assert (await use(await late)).body == b"late"
+        await sink.finished.wait()
+        assert sink.body == b"late"
+        assert lane.size == 0
+
+
+async def test_a_connection_that_is_made_while_its_lane_retires_is_used_and_not_kept():
+    async with scripted(answers(reply())) as backend:
+        lane = lane_to(backend)
+        making = asyncio.create_task(get(lane))
+        await until(lambda: lane.size == 1)
+        lane.retire()
+        assert (await use(await making)).body == b"{}"
+        assert lane.size == 0
+
+
+async def test_a_closed_lane_gives_nothing():
+    async with scripted(answers(reply())) as backend:
+        lane = lane_to(backend, cap=1)
+        making = asyncio.create_task(get(lane))
+        blocked = asyncio.create_task(get(lane))
+        await asyncio.sleep(0)
+        assert (lane.size, lane.waiting) == (1, 1)
+        lane.close()
+        for late in (making, blocked, asyncio.create_task(get(lane))):
             with pytest.raises(AttemptFailure) as caught:
                 await late
             assert caught.value.cause is Cause.POOL_CLOSED
-        await sink.finished.wait()
-        assert sink.body == b"late"
-        kept.abort()
         assert lane.size == 0
