@@ -25,6 +25,8 @@ MAX_DIGITS = 12
 MEMO_ENTRIES = 1024
 MEMO_HEAD_BYTES = 4096
 """Heads above this size are not remembered: the memo stays below 4 MiB of keys."""
+FINISHED_BYTES = 32 * 1024
+"""What the finished heads of one head may take, however many backends there are."""
 
 _FIELD = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e]*\r\n"
 _ORDINARY = re.compile(
@@ -55,7 +57,8 @@ class OrdinaryHead:
     """An ordinary head, its Content-Length aside.
 
     `inbound` are the header lines that go on; the three client fields are for the log only.
-    `heads` holds the finished head for each backend's name, up to the digits of the Content-Length.
+    `heads` holds the finished head for each backend's name, up to the digits of the Content-Length,
+    as far as they fit into `FINISHED_BYTES`.
     `start` and `rest` are the bytes before and behind those digits. `cache_line` is the answer's
     X-Cache line, if its endpoint has one; answers of one that `keeps_id` are asked for again by
     their id.
@@ -96,9 +99,10 @@ class OrdinaryHead:
         """The request head for `backend`, up to the Content-Length's digits."""
         head = self.heads.get(backend.name)
         if head is None:
-            head = self.heads[backend.name] = preparer.open_head(
-                self.endpoint, self.inbound, backend
-            )
+            head = preparer.open_head(self.endpoint, self.inbound, backend)
+            # They are of about one size, the client's lines making the most of it.
+            if (len(self.heads) + 1) * len(head) <= FINISHED_BYTES:
+                self.heads[backend.name] = head
         return head
 
 

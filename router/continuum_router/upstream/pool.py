@@ -40,6 +40,7 @@ class UpstreamPool:
         "_heads",
         "_idle_limit",
         "_lanes",
+        "_leaving",
         "_timer",
         "_tls",
     )
@@ -58,6 +59,7 @@ class UpstreamPool:
         self._contexts: dict[str, tuple[TlsConfig, ssl.SSLContext]] = {}
         self._heads = HeadReader()
         self._lanes: dict[str, Lane] = {}
+        self._leaving: list[Lane] = []  # forgotten ones that are or were still used then
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -98,11 +100,12 @@ class UpstreamPool:
         return self._lane(backend).take()
 
     def forget(self, name: str) -> None:
-        """Close a removed backend's idle connections; its calls under way may end."""
+        """Close a removed backend's idle connections; requests that are with it go on."""
         self._contexts.pop(name, None)
         lane = self._lanes.pop(name, None)
         if lane is not None:
             lane.retire()
+            self._leaving = [gone for gone in (*self._leaving, lane) if gone.size]
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Forget every backend that is not named; for a reload."""
@@ -125,9 +128,10 @@ class UpstreamPool:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for lane in self._lanes.values():
+        for lane in (*self._lanes.values(), *self._leaving):
             lane.close()
         self._lanes.clear()
+        self._leaving.clear()
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def _lane(self, backend: Backend) -> Lane:

@@ -3,11 +3,16 @@
 import pytest
 
 from continuum_router.api.header_memo import (
+    FINISHED_BYTES,
     MEMO_ENTRIES,
     MEMO_HEAD_BYTES,
     HeaderMemo,
 )
+from continuum_router.backends.kinds import BackendType
+from continuum_router.backends.pool import Backend
+from continuum_router.providers.prepare import Preparer
 from continuum_router.request import Endpoint
+from continuum_shared.config.kinds import BackendUrl
 
 LINE = "POST /v1/chat/completions HTTP/1.1"
 
@@ -163,3 +168,22 @@ def test_where_the_length_stands() -> None:
     read = HeaderMemo().read(head("X-A: 1", length="1234"), trusted=False)
     assert read is not None
     assert read[0].start + b"1234" + read[0].rest == head("X-A: 1", length="1234")
+
+
+def test_finished_heads_are_bounded_however_many_backends_there_are() -> None:
+    """A stranger chooses the heads: their number, their size, and who is asked."""
+    backends = [
+        Backend(
+            name=f"b{n}", type=BackendType.GENERIC, url=BackendUrl.parse(f"http://10.0.0.{n}:80")
+        )
+        for n in range(200)
+    ]
+    preparer = Preparer(backends)
+    for size, kept in ((10, 200), (4000, 7)):
+        found = HeaderMemo().read(head(f"X-A: {'a' * size}"), trusted=False)
+        assert found is not None
+        for backend in backends:
+            made = found[0].head_for(backend, preparer)
+            assert made == preparer.open_head(Endpoint.CHAT, found[0].inbound, backend)
+        assert len(found[0].heads) == kept
+        assert sum(map(len, found[0].heads.values())) <= FINISHED_BYTES

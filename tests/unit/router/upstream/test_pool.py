@@ -185,6 +185,23 @@ async def test_a_changed_address_gets_new_connections():
         await until(lambda: old.open == 0)
 
 
+async def test_what_waits_for_an_address_that_changes_still_gets_there():
+    """A reload moves the backend while one call is under way, one waits, one is connecting."""
+    async with (
+        scripted(answers(reply(b"1"), delay=0.05)) as old,
+        scripted(answers(reply(b"2"))) as new,
+        pool() as upstream,
+    ):
+        target = old.backend("b", max_connections=2)
+        busy = asyncio.create_task(get(upstream, target))
+        await until(lambda: len(old.requests) == 1)
+        calls = [busy, *(asyncio.create_task(get(upstream, target)) for _ in range(2))]
+        await until(lambda: counts(upstream) == {"active": 2, "idle": 0, "waiting": 1})
+        assert await get(upstream, new.backend("b")) == b"2"
+        assert await asyncio.gather(*calls) == [b"1"] * 3
+        await until(lambda: old.open == 0)
+
+
 async def test_close_ends_everything():
     async with scripted(hangs()) as backend, pool() as upstream:
         target = backend.backend(max_connections=1)
@@ -202,4 +219,18 @@ async def test_close_ends_everything():
         with pytest.raises(AttemptFailure) as caught:
             await get(upstream, target)
         assert caught.value.cause is Cause.POOL_CLOSED
+        await until(lambda: backend.open == 0)
+
+
+async def test_close_ends_what_a_removed_backend_still_does():
+    async with scripted(hangs()) as backend, pool() as upstream:
+        target = backend.backend(max_connections=1)
+        calls = [asyncio.create_task(get(upstream, target)) for _ in range(2)]
+        await until(lambda: counts(upstream) == {"active": 1, "idle": 0, "waiting": 1})
+        upstream.forget(target.name)
+        await upstream.close()
+        for task, cause in zip(calls, (Cause.ABORTED, Cause.POOL_CLOSED), strict=True):
+            with pytest.raises(AttemptFailure) as caught:
+                await task
+            assert caught.value.cause is cause
         await until(lambda: backend.open == 0)
