@@ -16,6 +16,7 @@ from continuum_router.api.edge_metrics import EdgeMetrics
 from continuum_router.api.middleware import ActiveCount
 from continuum_router.assemble_routing import (
     RoutingState,
+    make_key_scoper,
     make_piecer,
     make_selector,
     routing_state,
@@ -183,6 +184,7 @@ def build_snapshot(config: Config, state: State, *, generation: int = 1) -> Snap
         request_rules=request_rules,
         dispatcher=dispatcher,
         lookup=state.routing.lookup,
+        key_scoper=make_key_scoper(config),
         catalog=state.catalog,
         trusted_proxies=TrustedProxies(config.server.trusted_proxies),
         # Nobody is authenticated in this version, so `authenticated` means nobody.
@@ -242,7 +244,7 @@ def adopt_state(runtime: Runtime, state: State) -> None:
     fleet.conditions.reconcile((backend.name, backend.enabled) for backend in snap.config.backends)
     state.upstream.keep_only(names)
     for name in gone:
-        state.kv.purge(name)
+        state.routing.forget(name)
     runtime.publish_models(state.catalog.known(snap.dispatcher.pool))
 
 

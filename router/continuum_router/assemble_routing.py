@@ -15,11 +15,12 @@ from continuum_router.config.kv_cache_index import (
     TenantScope,
 )
 from continuum_router.config.root import Config
-from continuum_router.config.routing import StrategyName
+from continuum_router.config.routing import KeyScope, StrategyName
 from continuum_router.kv_index.cost_index import CostKvIndex
 from continuum_router.kv_index.index import KvIndex, MemoryKvIndex, NoKvIndex, expose
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.kv_index.piece_index import PieceIndex, expose_pieces
+from continuum_router.providers.key_scope import KeyScoper
 from continuum_router.providers.piecer import Piecer
 from continuum_router.request import RequestRules
 from continuum_router.routing.cost_score import CostScorer
@@ -50,6 +51,13 @@ class RoutingState:
     ledger: WorkLedger
     round_robin: RoundRobin = field(default_factory=RoundRobin)
     weighted_round_robin: WeightedRoundRobin = field(default_factory=WeightedRoundRobin)
+
+    def forget(self, name: str) -> None:
+        """A backend has left the configuration."""
+        self.kv.purge(name)
+        if isinstance(self.kv, CostKvIndex):
+            self.kv.pieces.forget(name)
+        self.ledger.forget(name)
 
 
 def routing_state(section: KvCacheIndexConfig, metrics: Metrics) -> RoutingState:
@@ -90,6 +98,14 @@ def make_piecer(config: Config, state: RoutingState, rules: RequestRules) -> Pie
         return None
     per_tenant = config.kv_cache_index.scoring.tenant_scope is TenantScope.PER_TENANT
     return Piecer(rules, per_tenant=per_tenant)
+
+
+def make_key_scoper(config: Config) -> KeyScoper | None:
+    """What widens the keys of the ring, unless they are plain."""
+    section = config.prefix_routing
+    if section.key_scope is KeyScope.SYSTEM:
+        return None
+    return KeyScoper(section.key_scope, section.max_prefix_length)
 
 
 def _index(section: KvCacheIndexConfig) -> KvIndex:

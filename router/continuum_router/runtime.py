@@ -12,6 +12,7 @@ from continuum_router.config.reload import compare
 from continuum_router.config.root import Config
 from continuum_router.kv_index.lookup import IndexLookup
 from continuum_router.models.catalog import Catalog
+from continuum_router.providers.key_scope import KeyScoper
 from continuum_router.providers.prepare import TrustedProxies
 from continuum_router.request import RequestRules
 from continuum_router.upstream.attempt import Dispatcher
@@ -33,6 +34,7 @@ class Snapshot:
     request_rules: RequestRules
     dispatcher: Dispatcher
     lookup: IndexLookup | None
+    key_scoper: KeyScoper | None
     catalog: Catalog
     trusted_proxies: TrustedProxies
     routing_headers: bool

@@ -1,5 +1,7 @@
 """POST /v1/chat/completions and /v1/completions: the stops of architecture section 4, in order."""
 
+from dataclasses import replace
+
 from aiohttp import web
 
 from continuum_router.api.access_log import AccessLog
@@ -33,6 +35,9 @@ class Generate:
         parsed = parse_generate(self._endpoint, raw, snap.request_rules)
         scope.model = parsed.model
         self._lines.started(scope)
+        if snap.key_scoper is not None:
+            wide = snap.key_scoper.widen(parsed.hash_key, parsed.body, inbound)
+            parsed = replace(parsed, hash_key=wide)
         holdings = None
         if snap.lookup is not None and parsed.prefix is not None:
             holdings = snap.lookup.holdings(parsed.prefix)

@@ -34,13 +34,14 @@ _ELSEWHERE = ModelPlan(members=(), limits=Limits(total=0.0))
 class Places:
     """Places the requests of one snapshot."""
 
-    __slots__ = ("_loads", "_lookup", "_piecer", "_plans", "_rules", "_snap", "_usable")
+    __slots__ = ("_loads", "_lookup", "_piecer", "_plans", "_rules", "_scoper", "_snap", "_usable")
 
     def __init__(self, snap: Snapshot) -> None:
         fleet = snap.dispatcher.state.fleet
         self._snap = snap
         self._rules = snap.request_rules
         self._lookup = snap.lookup
+        self._scoper = snap.key_scoper
         self._piecer = snap.dispatcher.piecer
         self._loads = fleet.loads
         self._usable = fleet.conditions.usable
@@ -75,6 +76,9 @@ class Places:
             endpoint is Endpoint.RESPONSES and body.get("previous_response_id") is not None
         ):
             return None
+        if self._scoper is not None:
+            hash_key = self._scoper.widen(hash_key, body, inbound)
+            reading = (body, model, stream, prefix, hash_key)
         holdings = None
         if self._lookup is not None and prefix is not None:
             holdings = self._lookup.holdings(prefix)

@@ -60,6 +60,9 @@ class Proxy:
         parsed = await self._read(request, scope, snap)
         scope.model = parsed.model or None
         only = self._only(parsed, scope, snap.dispatcher.pool)
+        if snap.key_scoper is not None:
+            wide = snap.key_scoper.widen(parsed.hash_key, parsed.body, inbound)
+            parsed = replace(parsed, hash_key=wide)
         holdings = None
         if snap.lookup is not None and parsed.prefix is not None:
             holdings = snap.lookup.holdings(parsed.prefix)

@@ -35,13 +35,18 @@ SelectionStrategy = Annotated[
 ]
 
 
+class KeyScope(StrEnum):
+    """What the prefix hash covers; the index and the listener use the system prompt's key."""
+
+    SYSTEM = "system"
+    SYSTEM_AND_FIRST_USER = "system_and_first_user"
+    SESSION = "session"
+
+
 class PrefixRoutingConfig(SectionModel):
     """Sends prompts that begin alike to the same backend, within a bound on load (CHWBL)."""
 
-    later: ClassVar[Mapping[str, str]] = not_yet(
-        "anthropic_cache_control_injection",
-        key_scope="keys are made of the system prompt, else the first message",
-    )
+    later: ClassVar[Mapping[str, str]] = not_yet("anthropic_cache_control_injection")
 
     enabled: bool = Field(False, description="Work out prefix keys of requests.")
     max_prefix_length: Int = Field(
@@ -49,6 +54,11 @@ class PrefixRoutingConfig(SectionModel):
         ge=1,
         le=1 << 20,
         description="Bytes of UTF-8 text that enter the key. The listener needs the same value.",
+    )
+    key_scope: Annotated[KeyScope, choice(KeyScope)] = Field(
+        KeyScope.SYSTEM,
+        description="What PrefixAwareHash hashes: the system prompt, that and the first user "
+        "message, or the session that `x-continuum-session-id` or `x-session-id` names.",
     )
     load_factor_epsilon: Number = Field(
         0.25,

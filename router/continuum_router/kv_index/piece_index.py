@@ -299,12 +299,15 @@ class PieceIndex:
             self._leave(shelf, shelf.drop(key), counted=False)
 
     def _make_room(self) -> None:
-        """The fullest backend gives up its oldest tenth, at least what is too much."""
-        shelf = max(self._shelves.values(), key=lambda shelf: shelf.size)
-        self._leave(shelf, shelf.trim(shelf.size * 0.9))
+        """Whoever has the least recently used piece gives up its oldest tenth, until it fits."""
         while self._pairs > self._max_entries:
-            shelf = max(self._shelves.values(), key=lambda shelf: shelf.size)
-            self._leave(shelf, shelf.trim(shelf.size * 0.5))
+            ages = [
+                (found[0], place)
+                for place, shelf in enumerate(self._shelves.values())
+                if (found := shelf.oldest()) is not None
+            ]
+            shelf = list(self._shelves.values())[min(ages)[1]]
+            self._leave(shelf, shelf.trim(shelf.size * 0.9))
 
     def _leave(self, shelf: Shelf, gone: Sequence[bytes], *, counted: bool = True) -> None:
         """Take the backend out of the masks of pieces that its shelf has given up."""

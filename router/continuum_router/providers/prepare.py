@@ -5,7 +5,7 @@ untouched. What can be worked out once per backend is worked out when the config
 """
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote_plus
 
@@ -66,6 +66,11 @@ _NOT_FOR_CLIENTS = frozenset(
 )
 _NOT_FOR_CLIENTS_PREFIXES = ("proxy-", "x-continuum-")
 
+SESSION_HEADERS = (b"x-continuum-session-id", b"x-session-id")
+"""Where a client may name its session; the first one that is there counts."""
+
+_MAX_SESSION = 256
+
 _BODILESS = frozenset({"GET", "DELETE"})
 
 
@@ -75,13 +80,15 @@ class Inbound:
 
     `lines` are header lines for any backend, `credentials` those that only a backend without
     credentials of its own gets (decisions P3); `query` and `bare_query` (without credential
-    parameters) are raw, without the question mark. None of it is shown by repr.
+    parameters) are raw, without the question mark. `session` is the client's name for its session
+    (decisions A8), b"" for none. None of it is shown by repr.
     """
 
     lines: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     credentials: tuple[tuple[bytes, bytes], ...] = field(repr=False)
     query: str = field(default="", repr=False)
     bare_query: str = field(default="", repr=False)
+    session: bytes = field(default=b"", repr=False)
 
 
 class TrustedProxies:
@@ -114,8 +121,11 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
     named = _connection_named(headers)
     lines: list[tuple[bytes, bytes]] = []
     credentials: list[tuple[bytes, bytes]] = []
+    sessions: dict[bytes, bytes] = {}
     for name, value in headers:
         lower = name.lower()
+        if lower in SESSION_HEADERS:
+            sessions.setdefault(lower, value[:_MAX_SESSION])
         if b"_" in lower:
             # Some servers read an underscore as a hyphen: no name gets past this list by one.
             lower = lower.replace(b"_", b"-")
@@ -131,7 +141,12 @@ def sort_headers(headers: RawHeaders, *, query: str = "", trusted: bool = False)
         credentials=tuple(credentials),
         query=query,
         bare_query=_without_credentials(query) if query else "",
+        session=_session(sessions) if sessions else b"",
     )
+
+
+def _session(named: Mapping[bytes, bytes]) -> bytes:
+    return next(named[name] for name in SESSION_HEADERS if name in named)
 
 
 class Preparer:

@@ -2,7 +2,12 @@ import random
 
 import pytest
 
-from continuum_router.assemble_routing import make_piecer, make_selector, routing_state
+from continuum_router.assemble_routing import (
+    make_key_scoper,
+    make_piecer,
+    make_selector,
+    routing_state,
+)
 from continuum_router.backends.fleet import Fleet
 from continuum_router.config.root import Config
 from continuum_router.kv_index.cost_index import CostKvIndex
@@ -71,3 +76,23 @@ def test_the_threshold_counts_only_when_it_is_written(written, held):
     state.kv.pieces.sent("b", prompt("x" * 4), 0.0)
     choice = selector.select(ask(AB, pieces=prompt("x" * 42)), holdings=None, now=0.0)
     assert (choice.score or 0.0) == pytest.approx(held)
+
+
+def test_a_backend_that_leaves_is_forgotten_everywhere():
+    state, selector, _ = put_together("kv_cache_index: {enabled: true, scoring: {mode: cost}}")
+    choice = selector.select(ask(AB, pieces=prompt("x" * 9)), holdings=None, now=0.0)
+    choice.ticket.begun()
+    name = choice.backend.name
+    lane = state.ledger.lane(name)
+    state.forget(name)
+    assert state.kv.pieces.names() == ()
+    assert state.ledger.lane(name) is not lane
+    choice.ticket.first_token()
+    choice.ticket.ended()
+    assert (lane.context, state.kv.pieces.stats().pairs) == (0.0, 0)
+
+
+@pytest.mark.parametrize("scope", ["system", "system_and_first_user", "session"])
+def test_key_scopes(scope):
+    config = good_router(f"prefix_routing: {{enabled: true, key_scope: {scope}}}")
+    assert (make_key_scoper(config) is None) is (scope == "system")
