@@ -25,7 +25,7 @@ from continuum_kv_listener.engine_events import (
     Tokens,
 )
 
-_BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
+BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
 
 _STORED_COMMON = (
     "block_hashes",  # ints of 64 bits, signed (SGLang) or not (vLLM), or bytes
@@ -96,17 +96,22 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
         rank = batch[2] if len(batch) > 2 else None
     elif isinstance(batch, dict):
         raws = batch.get("events")
-        rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
+        rank = next((batch[name] for name in BATCH_RANK_NAMES if name in batch), None)
     if not isinstance(raws, list):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
-    events, drops = _events(raws, engine if engine in _STORED else "vllm")
-    known_rank = rank if type(rank) is int and rank >= 0 else None
-    return DecodedBatch(tuple(events), tuple(drops), known_rank)
+    events, drops = decode_events(raws, engine)
+    return DecodedBatch(tuple(events), tuple(drops), named_rank(rank))
 
 
-def _events(raws: list[object], table: str) -> tuple[list[EngineEvent], list[DropReason]]:
+def named_rank(rank: object) -> int | None:
+    """The rank that an envelope names, or None."""
+    return rank if type(rank) is int and rank >= 0 else None
+
+
+def decode_events(raws: list[object], engine: str) -> tuple[list[EngineEvent], list[DropReason]]:
     """All events in their order. Engines tell each block's removal by an event of its own: those
     that follow each other on one medium become one :class:`Removed`."""
+    table = engine if engine in _STORED else "vllm"
     events: list[EngineEvent] = []
     drops: list[DropReason] = []
     merged: list[tuple[Removed, list[BlockHash]]] = []

@@ -8,7 +8,7 @@ the engine's order, exactly once, whichever way it came (design/architecture.md,
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,7 +17,7 @@ from typing import Protocol
 from continuum_kv_listener.engine_events import DropReason, RawBatch
 from continuum_kv_listener.listener_metrics import IntakeMetrics, ReplayResult
 from continuum_kv_listener.replay import ReplayError
-from continuum_kv_listener.sequence import Anchor, RestartLog, SequenceTracker, Verdict
+from continuum_kv_listener.sequence import Anchor, RestartLog, SequenceTracker, Verdict, mark_of
 from continuum_kv_listener.sources.zmq_source import LinkDown, LinkUp, SourceItem
 from continuum_kv_listener.turns import Turns
 from continuum_shared.backoff import Backoff
@@ -52,8 +52,8 @@ class Replayer(Protocol):
 class Sink(Protocol):
     """Who takes the batches, in order."""
 
-    def batch(self, raw: RawBatch) -> None:
-        """The next batch."""
+    def batch(self, raw: RawBatch) -> Iterator[None]:
+        """Take the next batch; others may have a turn at each step."""
 
     def restarted(self) -> None:
         """The engine is a new process with an empty cache."""
@@ -123,6 +123,8 @@ class Intake:
         self._backoff = Backoff(settings.replay_pause, settings.replay_pause_max)
         self._replay_blocked_until = 0.0
         self._unsettled = False
+        self._applying = False
+        self._replaced = False
         self._turns = Turns(clock)
         self._sequence = SequenceTracker()
 
@@ -210,13 +212,15 @@ class Intake:
             self._confirmed()
 
     def other_process(self) -> None:
-        """The engine's process is a new one."""
-        if self._sequence.last is not None:
+        """The engine's process is a new one. A batch that is being applied is done with first."""
+        if self._applying:
+            self._replaced = True
+        elif self._sequence.last is not None:
             self._restart()
 
     async def _live(self, raw: RawBatch) -> None:
         self._judge_replay()
-        mark = hash(raw.payload)
+        mark = mark_of(raw.payload)
         verdict = self._sequence.live(raw.seq, mark)
         if verdict is Verdict.BACKWARDS:
             self._restart()
@@ -235,9 +239,9 @@ class Intake:
                 missing = self._sequence.skip_to_live(raw.seq, mark)
                 self._count_lost(missing if known else 0)
                 verdict = Verdict.NEXT
-        self._hand_on(raw, verdict)
+        await self._hand_on(raw, verdict)
 
-    def _hand_on(self, raw: RawBatch, verdict: Verdict) -> None:
+    async def _hand_on(self, raw: RawBatch, verdict: Verdict) -> None:
         self.last_batch_at = self._clock()
         if verdict is Verdict.DUPLICATE:
             self._sink.dropped(DropReason.DUPLICATE)
@@ -246,7 +250,21 @@ class Intake:
             self._sink.lost()
         else:
             self._metrics.batches.inc()
-            self._sink.batch(raw)
+            await self._apply(raw)
+
+    async def _apply(self, raw: RawBatch) -> None:
+        """One batch in slices. Its number is taken: what a cancellation leaves out is lost."""
+        self._applying, done = True, False
+        try:
+            for _ in self._sink.batch(raw):
+                await self._turns.breathe()
+            done = True
+        finally:
+            self._applying, replaced, self._replaced = False, self._replaced, False
+            if replaced:
+                self._restart()
+            elif not done:
+                self._sink.lost()
 
     def _count_lost(self, missing: int) -> None:
         if missing:
@@ -355,8 +373,8 @@ class Intake:
         first = True
         async for chunk in answers:
             for raw in chunk:
-                mark = hash(raw.payload)
-                if first and anchor is not None and not _matches(raw.seq, mark, anchor):
+                mark = mark_of(raw.payload)
+                if first and anchor is not None and not anchor.matches(raw.seq, mark):
                     return _Ended.OTHER_PROCESS
                 verdict = self._sequence.replayed(raw.seq, mark)
                 if verdict is Verdict.GAP:
@@ -368,12 +386,8 @@ class Intake:
                     self._count_lost(missing if known else 0)
                     verdict = Verdict.NEXT
                 if verdict is not Verdict.DUPLICATE or anchor is None:
-                    self._hand_on(raw, verdict)
+                    await self._hand_on(raw, verdict)
                 first = False
                 await self._turns.breathe()
             self._sink.caught_up()
         return _Ended.OTHER_PROCESS if first and anchor is not None else _Ended.COMPLETE
-
-
-def _matches(seq: int, mark: int, anchor: Anchor) -> bool:
-    return seq == anchor.seq and mark == anchor.fingerprint

@@ -1,19 +1,19 @@
 """What the batches of one source become: events of its block graph, then published records.
 
-Synchronous: nothing here waits, so tracking never depends on how fast the engine gives text
+Nothing here waits, so tracking never depends on how fast the engine gives text
 (design/architecture.md, section 5). The tasks around it are in ``source_runner``.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Protocol
 
 from continuum_kv_listener.attribution_types import PathVerdict, Question
 from continuum_kv_listener.chain_stats import ChainStats
-from continuum_kv_listener.decode import decode_batch
-from continuum_kv_listener.engine_events import DropReason, EngineEvent, RawBatch
+from continuum_kv_listener.decode_slices import decode_slices
+from continuum_kv_listener.engine_events import Cleared, DropReason, EngineEvent, RawBatch
 from continuum_kv_listener.listener_metrics import IntakeMetrics
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.logs import fields
@@ -21,6 +21,8 @@ from continuum_shared.prefix_key import PrefixKey
 
 log = logging.getLogger("continuum_kv_listener.pipeline")
 
+SLICE_BLOCKS = 250
+"""Applied between two pauses; an event is applied as a whole."""
 LOGGED_ONCE = {
     DropReason.UNDECODABLE_BATCH: "Batch cannot be decoded",
     DropReason.MALFORMED_EVENT: "Event is malformed",
@@ -111,18 +113,27 @@ class Pipeline:
         """Where records go (the stream needs this pipeline's snapshot, so it is made later)."""
         self._outlet = outlet
 
-    def batch(self, raw: RawBatch) -> None:
-        """Apply one batch; a bad event costs itself."""
-        decoded = decode_batch(raw.payload, self._engine)
+    def batch(self, raw: RawBatch) -> Iterator[None]:
+        """Apply one batch, which has to be iterated to its end; a bad event costs itself.
+
+        Yields between slices. All of the batch is read before any of it is applied, and what is
+        known at a pause is what the engine held between two of its events: good to publish and to
+        begin a stream with.
+        """
+        decoded = yield from decode_slices(raw.payload, self._engine)
         for reason in decoded.drops:
             self.dropped(reason)
             if reason is DropReason.UNDECODABLE_BATCH:
                 self.lost()
-        now = self._clock()
+        now, blocks = self._clock(), 0
         for event in decoded.events:
             for reason in self.tracker.apply(event, now):
                 self.dropped(reason)
             self._metrics.applied(event)
+            blocks += 1 if isinstance(event, Cleared) else len(event.hashes)
+            if blocks >= SLICE_BLOCKS:
+                yield
+                now, blocks = self._clock(), 0
 
     def restarted(self) -> None:
         """The engine's cache is empty: say so at once."""

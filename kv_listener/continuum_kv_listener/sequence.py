@@ -13,8 +13,18 @@ MAX_SEQUENCE = 2**63
 """No engine gets there: such a number is a mistake, and following it would lose all that come."""
 MAX_REPLAYED = 10_000
 """As many batches as an engine keeps for replays by default."""
+MARKED_BYTES = 256 * 1024
 RESTART_WINDOW_SECONDS = 60.0
 SUSPICIOUS_RESTARTS = 3
+
+
+def mark_of(payload: bytes) -> int:
+    """A payload's fingerprint within this process. Of a large one its size and both ends are
+    looked at: its time stamp stands at the front, and a pass over all of it would hold up others.
+    """
+    if len(payload) <= 2 * MARKED_BYTES:
+        return hash(payload)
+    return hash((len(payload), payload[:MARKED_BYTES], payload[-MARKED_BYTES:]))
 
 
 class Verdict(StrEnum):
@@ -37,11 +47,14 @@ class Anchor:
     seq: int
     fingerprint: int
 
+    def matches(self, seq: int, fingerprint: int) -> bool:
+        return seq == self.seq and fingerprint == self.fingerprint
+
 
 class SequenceTracker:
     """Follows the numbers of one publisher.
 
-    ``fingerprint`` is any integer that tells payloads apart (``hash(payload)``); it lets a number
+    ``fingerprint`` is any integer that tells payloads apart (:func:`mark_of`); it lets a number
     that comes twice be told from a restarted process that happens to be at the same number.
     """
 

@@ -81,8 +81,15 @@ class Sink:
     def __init__(self) -> None:
         self.log: list[object] = []
         self.drops: list[DropReason] = []
+        self.slices = 0
+        self.slices_begun = 0
+        self.on_slice = lambda: None
 
-    def batch(self, raw: RawBatch) -> None:
+    def batch(self, raw: RawBatch):
+        for _ in range(self.slices):
+            self.slices_begun += 1
+            self.on_slice()
+            yield
         self.log.append(raw.payload.decode())
 
     def restarted(self) -> None:
@@ -456,3 +463,52 @@ async def test_what_came_after_a_late_restart_is_asked_for_until_it_is_there(rig
         rig.now += 400.0
         await rig.source.feed()
     assert rig.sink.log == ["0-a", "PURGE", "0-b", "1-b", "2-b"]
+
+
+async def in_the_middle(rig: Rig, *items: object) -> None:
+    """Feed ``items`` and come back while the first batch is being applied, in slices of 1 s."""
+    rig.sink.slices = 5
+    rig.sink.on_slice = lambda: setattr(rig, "now", rig.now + 1.0)
+    rig.source.items.put_nowait(list(items))
+    async with asyncio.timeout(5):
+        while rig.sink.slices_begun < 2:
+            await asyncio.sleep(0)
+    assert rig.sink.slices_begun < 5
+
+
+async def test_others_have_turns_inside_a_batch_and_its_followers_wait(plain):
+    await in_the_middle(plain, UP, raw(0), raw(1))
+    assert plain.sink.log == []
+    await plain.source.feed()
+    assert plain.sink.log == ["0-a", "1-a"]
+    assert plain.sink.slices_begun == 10
+
+
+async def test_another_process_is_believed_when_the_batch_at_hand_is_done(plain):
+    await in_the_middle(plain, UP, raw(0))
+    plain.intake.other_process()
+    assert plain.sink.log == []
+    await plain.source.feed()
+    assert plain.sink.log == ["0-a", "PURGE"]
+    assert plain.intake.restarts.total == 1
+    await plain.source.feed(raw(1, "b"))
+    assert plain.sink.log == ["0-a", "PURGE", "1-b"]
+    assert plain.intake.restarts.total == 1
+
+
+async def test_a_batch_that_a_cancellation_cuts_counts_as_lost(plain):
+    """Its number is taken: nobody would ask for it again."""
+    await in_the_middle(plain, UP, raw(0))
+    await plain.close()
+    assert plain.task.cancelled()
+    assert plain.sink.log == ["LOST"]
+    assert plain.intake.last_seq == 0
+
+
+async def test_a_replayed_batch_is_sliced_as_a_live_one(rig):
+    rig.engine.has(0, 1)
+    await in_the_middle(rig, UP, raw(2))
+    assert not rig.intake.settled.is_set()
+    await rig.source.feed()
+    assert rig.sink.log == ["0-a", "1-a", "2-a"]
+    assert rig.intake.settled.is_set()

@@ -9,7 +9,7 @@ from continuum_kv_listener.attribution_types import Completion, PathVerdict
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.engine_events import DropReason, RawBatch
 from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.pipeline import Pipeline
+from continuum_kv_listener.pipeline import SLICE_BLOCKS, Pipeline
 from continuum_kv_listener.stream import EventStream
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.metrics import Metrics
@@ -41,7 +41,7 @@ class Rig:
         self.pipeline.publish_to(self.stream)
 
     def feed(self, *events: object) -> None:
-        self.pipeline.batch(raw(msgpack.packb([1.5, list(events), 0])))
+        apply(self.pipeline, msgpack.packb([1.5, list(events), 0]))
         self.pipeline.caught_up()
 
     def attribute(self) -> None:
@@ -60,6 +60,11 @@ class Rig:
 
 def raw(payload: bytes) -> RawBatch:
     return RawBatch(source="s", rank=0, seq=0, payload=payload)
+
+
+def apply(pipeline: Pipeline, payload: bytes) -> None:
+    for _ in pipeline.batch(raw(payload)):
+        pass
 
 
 @pytest.fixture
@@ -120,7 +125,7 @@ def test_one_bad_event_costs_one(rig):
 def test_an_undecodable_batch_is_logged_once_a_source(rig, caplog):
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            rig.pipeline.batch(raw(b"\xc1"))
+            apply(rig.pipeline, b"\xc1")
     assert rig.pipeline.drops == {DropReason.UNDECODABLE_BATCH: 5}
     assert [record.message for record in caplog.records] == ["Batch cannot be decoded"]
     assert rig.count('dropped_total{reason="undecodable_batch",source="s"}') == 5
@@ -130,3 +135,40 @@ def test_duplicates_are_not_worth_a_log_line(rig, caplog):
     with caplog.at_level(logging.DEBUG):
         rig.pipeline.dropped(DropReason.DUPLICATE)
     assert caplog.records == []
+
+
+def large(count: int) -> bytes:
+    """Each block the child of the one before; the last event takes the last block away."""
+    events = [stored(Encoding.MAP, [at + 1], at or None, range(16)) for at in range(count)]
+    return msgpack.packb([1.5, [*events, removed(Encoding.MAP, [count])], 0])
+
+
+def test_a_large_batch_pauses_and_a_small_one_does_not(rig):
+    assert sum(1 for _ in rig.pipeline.batch(raw(large(100)))) == 0
+    steps = rig.pipeline.batch(raw(large(3 * SLICE_BLOCKS)))
+    assert sum(1 for _ in steps) >= 3
+    assert rig.pipeline.tracker.stats.blocks == 3 * SLICE_BLOCKS - 1
+
+
+def test_a_subscriber_in_the_middle_of_a_batch_ends_where_one_before_it_does(rig):
+    """A stream begins at any pause; what is known there and what follows make the same state."""
+    rig.feed(stored(Encoding.MAP, [1], None, range(16)))
+    rig.attribute()
+    assert rig.pipeline.snapshot() == [KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16)]
+    batch = [removed(Encoding.MAP, [1])]
+    batch += [stored(Encoding.MAP, [at + 9], None, range(at, at + 16)) for at in range(2000)]
+    batch.append(stored(Encoding.MAP, [1], None, range(16)))
+    seen = set()
+    for _ in rig.pipeline.batch(raw(msgpack.packb([1.5, batch, 0]))):
+        seen.add(tuple(rig.pipeline.snapshot()))
+    assert seen == {(KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16),), ()}
+    rig.attribute()
+    assert KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16) in rig.pipeline.snapshot()
+    assert rig.stream.last_seq == 3  # created, gone while the batch was applied, created again
+
+
+def test_nothing_of_a_large_batch_that_breaks_off_is_applied(rig):
+    payload = large(3000)
+    apply(rig.pipeline, payload[:-50])
+    assert rig.pipeline.tracker.stats.blocks == 0
+    assert rig.pipeline.drops == {DropReason.UNDECODABLE_BATCH: 1}

@@ -3,10 +3,12 @@
 import pytest
 
 from continuum_kv_listener.sequence import (
+    MARKED_BYTES,
     MAX_REPLAYED,
     RestartLog,
     SequenceTracker,
     Verdict,
+    mark_of,
 )
 
 N, D, G, B = Verdict.NEXT, Verdict.DUPLICATE, Verdict.GAP, Verdict.BACKWARDS
@@ -136,3 +138,12 @@ def test_more_than_three_restarts_a_minute_are_suspicious(times, now, suspicious
         log.note(time)
     assert log.total == len(times)
     assert log.suspicious(now) is suspicious
+
+
+def test_a_mark_tells_payloads_apart_by_what_an_engine_changes():
+    """Of a large payload the ends and the size count: the time stamp is at the front."""
+    large = bytes(4 * MARKED_BYTES)
+    assert mark_of(large) == mark_of(bytes(4 * MARKED_BYTES))
+    assert mark_of(b"a") == hash(b"a")
+    others = (b"\1" + large[1:], large[:-1] + b"\1", large + b"\0", b"")
+    assert len({mark_of(each) for each in (large, *others)}) == 5

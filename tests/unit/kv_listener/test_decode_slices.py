@@ -1,0 +1,91 @@
+"""Large batches read in slices are the batches that are read in one go."""
+
+import msgpack
+import pytest
+
+from continuum_kv_listener.decode import DecodedBatch, decode_batch
+from continuum_kv_listener.decode_slices import SLICE_BYTES, SMALL_BYTES, decode_slices
+from continuum_kv_listener.engine_events import DropReason
+from support.kv_publisher import Encoding, removed, stored
+
+BROKEN = DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
+PAD = b"p" * (SMALL_BYTES + 1)
+
+
+def read(payload: bytes) -> tuple[DecodedBatch, int]:
+    """The batch, and how many pauses there were."""
+    slices, pauses = decode_slices(payload, "vllm"), 0
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value, pauses
+        pauses += 1
+
+
+def chain(encoding: Encoding, count: int = 2000) -> list[object]:
+    made: list[object] = []
+    for at in range(count):
+        made.append(stored(encoding, [at + 1], at or None, range(16)))
+        if not at % 7:
+            made.append(removed(encoding, [at + 1]))
+    made[5] = {"type": "BlockStored", "block_hashes": 7}
+    made[6] = ["Invented", 1]
+    return made
+
+
+ENVELOPES = {
+    "array": lambda events: [1.5, events, 3],
+    "array with later fields": lambda events: [1.5, events, None, {"later": [1]}],
+    "array without a rank": lambda events: [1.5, events],
+    "map": lambda events: {"ts": 1.5, "events": events, "attn_dp_rank": 2, "more": [1, 2]},
+    "map with two ranks": lambda events: {"rank": 4, "events": events, "data_parallel_rank": 1},
+}
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_slices_make_the_same_batch(name, encoding):
+    payload = msgpack.packb(ENVELOPES[name](chain(encoding)))
+    found, pauses = read(payload)
+    assert len(payload) > SMALL_BYTES
+    assert found == decode_batch(payload, "vllm")
+    assert len(found.events) >= 2000
+    assert set(found.drops) == {DropReason.MALFORMED_EVENT, DropReason.UNKNOWN_TAG}
+    assert len(payload) // SLICE_BYTES - 1 <= pauses <= len(payload) // SLICE_BYTES
+
+
+def test_a_small_batch_is_read_in_one_go():
+    payload = msgpack.packb([1.5, [stored(Encoding.MAP, [1], None, range(16))], 0])
+    assert read(payload) == (decode_batch(payload, "vllm"), 0)
+
+
+WHOLE = msgpack.packb([1.5, chain(Encoding.MAP), 0])
+BAD = {
+    "cut in an event": WHOLE[:-100],
+    "cut before the rank": WHOLE[:-1],
+    "bytes behind it": WHOLE + b"\x00",
+    "an impossible byte in it": WHOLE[:90_000] + b"\xc1" * 40 + WHOLE[90_040:],
+    "no events": msgpack.packb([1.5, PAD, 0]),
+    "events that are a map": msgpack.packb([1.5, {"a": PAD}, 0]),
+    "nothing but a time": msgpack.packb([PAD]),
+    "no envelope": msgpack.packb(PAD),
+    "a map without events": msgpack.packb({"a": PAD}),
+    "a key that is a list": b"\x82\x91\x01\x01\xa6events" + msgpack.packb([PAD]),
+    "two maps": msgpack.packb({"events": [PAD]}) * 2,
+    "more events than there are": b"\x93\x01\xdd\xff\xff\xff\xff" + PAD,
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_broken_batch_costs_itself_as_a_whole(name):
+    assert read(BAD[name])[0] == BROKEN == decode_batch(BAD[name], "vllm")
+
+
+def test_the_last_of_two_event_lists_counts():
+    one, two = chain(Encoding.MAP), [removed(Encoding.MAP, [9])]
+    payload = b"\x82" + b"".join(
+        msgpack.packb("events") + msgpack.packb(events) for events in (one, two)
+    )
+    assert read(payload)[0] == decode_batch(payload, "vllm")
+    assert len(read(payload)[0].events) == 1
