@@ -6,6 +6,7 @@ answer) and the client has no bytes yet, the general loop goes on with what was 
 (`_hand_over`), and what becomes of the request then is decided there alone.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import orjson
@@ -16,7 +17,7 @@ from continuum_router.api.hand_over import HandOver
 from continuum_router.api.reply_plan import ReplyPlan
 from continuum_router.backends.fleet import AttemptResult
 from continuum_router.backends.holding import Holding
-from continuum_router.errors import AttemptFailure, Stage, to_stream_event
+from continuum_router.errors import AttemptFailure, Stage, forget_frames, to_stream_event
 from continuum_router.request import request_of
 from continuum_router.upstream.begun import Begun
 from continuum_router.upstream.connection import Connection
@@ -42,6 +43,7 @@ class FastCall(FastBooks):
     """
 
     _connection: Connection | None = None
+    _dialling: "asyncio.Task[None] | None" = None
     _handed: HandOver | None = None
     _stage = Stage.SELECTING
     _limit = Limit.TOTAL
@@ -83,25 +85,50 @@ class FastCall(FastBooks):
             way.active.now += 1
         way.sweep.add(self)
         rules = memos.rules
-        self._lease = lease = rules.state.fleet.lease(
-            name, choice.rule.by_prefix, choice.ticket
-        ).begin()
+        self._lease = rules.state.fleet.lease(name, choice.rule.by_prefix, choice.ticket).begin()
         try:
             connection = way.upstream.take(backend)
         except AttemptFailure:
             connection = None
+        self._sent_at = now
         if connection is None:
-            self._hand_over(Begun(choice=choice, lease=lease, started=now))
-            return True
+            self._stage = Stage.CONNECTING
+            self._dialling = way.spawn(self._dial())
+        else:
+            self._start(connection)
+        return True
+
+    def _start(self, connection: Connection) -> None:
+        """Send the request."""
         self._connection = connection
         self._stage = Stage.SENDING
-        self._sent_at = now
-        preparer = rules.preparer
+        preparer, head, raw = self._memos.rules.preparer, self._head, self._raw
+        backend = self._choice.backend
         if preparer.stamps:
-            raw = preparer.salted(raw, request_of(head.endpoint, raw, reading), backend)
-        start = head.heads.get(name) or head.head_for(backend, preparer)
+            raw = preparer.salted(raw, request_of(head.endpoint, raw, self._reading), backend)
+        start = head.heads.get(self._name) or head.head_for(backend, preparer)
         connection.start_ordinary(b"%b%d\r\n\r\n" % (start, len(raw)), raw, self)
-        return True
+
+    async def _dial(self) -> None:
+        """There is no kept connection: make one, then go on as if there had been."""
+        way, rules = self._way, self._memos.rules
+        try:
+            connection = await way.upstream.obtain(
+                self._choice.backend, connect_timeout=rules.connect_timeout
+            )
+        except AttemptFailure as failure:
+            self._dialling = None
+            self._hand_over(self._begun(failure=failure))
+            forget_frames(failure)
+            return
+        self._dialling = None
+        self._sent_at = way.clock()
+        self._start(connection)
+
+    def _stop_dialling(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
 
     # -- ReplySink --------------------------------------------------------------------------
 
@@ -215,6 +242,7 @@ class FastCall(FastBooks):
             # The task has not run and never will: the books are still ours.
             if begun.reply is not None:
                 begun.reply.abort()
+        self._stop_dialling()
         if self._connection is not None:
             self._connection.abort()
             self._connection = None
@@ -231,6 +259,7 @@ class FastCall(FastBooks):
         """A limit has passed."""
         failure = AttemptFailure(self._stage, self._limit.cause)
         owes = not self._slow_client
+        self._stop_dialling()
         if self._connection is not None:
             self._connection.abort()
             self._connection = None

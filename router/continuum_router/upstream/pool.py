@@ -99,6 +99,16 @@ class UpstreamPool:
         """
         return self._lane(backend).take()
 
+    async def obtain(self, backend: Backend, *, connect_timeout: float) -> Connection:
+        """A connection for one call: one that has become free meanwhile, or a new one.
+
+        `connect_timeout` as in `send`; the caller must call `start` on it or `abort` it. Raises
+        AttemptFailure (stage connecting). A cancellation leaves nothing behind.
+        """
+        return await self._lane(backend).get(
+            connect_timeout=connect_timeout, fresh=False, tls=self._tls_for(backend)
+        )
+
     def forget(self, name: str) -> None:
         """Close a removed backend's idle connections; requests that are with it go on."""
         self._contexts.pop(name, None)
