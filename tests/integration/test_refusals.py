@@ -207,9 +207,7 @@ async def test_an_unknown_model_is_404_model_not_found() -> None:
             assert await _refused_once(edge, "routing")
 
 
-@pytest.mark.parametrize(
-    "path", ["/nope", "/", "/admin", "/v1/%63hat/completions", "/v1/models/"]
-)
+@pytest.mark.parametrize("path", ["/nope", "/", "/admin", "/v1/%63hat/completions", "/v1/models/"])
 async def test_unknown_paths_are_404_json(path: str) -> None:
     async with scripted(answers(reply())) as backend:
         async with running(edge_config([backend.url])) as edge:
