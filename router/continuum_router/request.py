@@ -9,15 +9,13 @@ microseconds and no backend is blamed. Fields that this router does not need are
 No message repeats the client's text: error texts reach logs.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NoReturn, Protocol
 
-import orjson
-
 from continuum_router.errors import BadRequest
+from continuum_router.json_body import check_weight, parse_object, type_name
 from continuum_shared.cache_salt import SALT_FORM, is_router_salt
 from continuum_shared.prefix_key import (
     DEFAULT_MAX_PREFIX_LENGTH,
@@ -31,16 +29,6 @@ from continuum_shared.prefix_key import (
 
 MAX_MODEL_LENGTH = 256
 """Characters of a model name; it is logged, so it is bounded."""
-
-JSON_TYPE_NAMES: Mapping[type, str] = {
-    dict: "an object",
-    list: "an array",
-    str: "a string",
-    bool: "a boolean",
-    int: "an integer",
-    float: "a number",
-    type(None): "null",
-}
 
 
 class Endpoint(StrEnum):
@@ -191,6 +179,7 @@ def read_generate(endpoint: Endpoint, raw: bytes, rules: RequestRules) -> Readin
     Raises BadRequest for what is no JSON object, lacks `model` or its input, or has a field of
     another type. Beside chats and completions the model may be absent ("") and the input is free.
     """
+    check_weight(raw)
     body = parse_object(raw)
     model = body.get("model")
     if type(model) is not str or not 0 < len(model) <= MAX_MODEL_LENGTH or not model.isprintable():
@@ -231,43 +220,6 @@ def for_model(request: ChatRequest, model: str, raw: bytes, rules: RequestRules)
         prefix=prefix,
         hash_key=hash_key,
     )
-
-
-def parse_object(raw: bytes) -> dict[str, object]:
-    """Parse a JSON object, strictly (no NaN, no comments, no invalid UTF-8).
-
-    Unpaired surrogate escapes are accepted, as the engines' own parser accepts them (decisions A6).
-    Raises BadRequest.
-    """
-    if not raw or raw.isspace():
-        raise BadRequest("The request body is empty; send a JSON object.", code="empty_body")
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as err:
-        body = _second_opinion(raw, err)
-    if type(body) is not dict:
-        raise BadRequest(
-            f"The request body must be a JSON object, not {_type_name(body)}.",
-            code="invalid_json",
-        )
-    return body
-
-
-def _second_opinion(raw: bytes, first: orjson.JSONDecodeError) -> object:
-    """Parse again with the standard library where the fast parser refuses a surrogate escape."""
-    if b"\\ud" in raw or b"\\uD" in raw:
-        try:
-            return json.loads(raw, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            pass
-    raise BadRequest(
-        f"The request body is not valid JSON (line {first.lineno}, column {first.colno}).",
-        code="invalid_json",
-    ) from None
-
-
-def _refuse_constant(_name: str) -> NoReturn:
-    raise ValueError("not JSON")
 
 
 def parse_opaque(  # noqa: PLR0913  one request, field by field
@@ -378,10 +330,6 @@ def client_salt(body: Mapping[str, object]) -> str | None:
     return "\x00".join(found) if found else None
 
 
-def _type_name(value: object) -> str:
-    return JSON_TYPE_NAMES.get(type(value), "another type")
-
-
 def _missing(param: str) -> NoReturn:
     raise BadRequest(
         f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
@@ -390,7 +338,7 @@ def _missing(param: str) -> NoReturn:
 
 def _wrong_type(param: str, want: str, value: object) -> NoReturn:
     raise BadRequest(
-        f"Invalid type for '{param}': expected {want}, got {_type_name(value)}.",
+        f"Invalid type for '{param}': expected {want}, got {type_name(value)}.",
         param=param,
         code="invalid_type",
     )

@@ -21,13 +21,17 @@ from continuum_shared.tasks import Supervisor
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SnapshotMemos:
-    """What was worked out under one snapshot; dropped with it, never emptied by hand."""
+    """What was worked out under one snapshot; dropped with it, never emptied by hand.
+
+    `mark` stands for it where somebody who may live longer only wants to know it again.
+    """
 
     snap: Snapshot
     rules: Dispatcher
     heads: HeaderMemo
     places: Places
     plans: ReplyPlans
+    mark: object = field(default_factory=object)
 
     @classmethod
     def of(cls, snap: Snapshot) -> "SnapshotMemos":

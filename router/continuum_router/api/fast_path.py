@@ -29,22 +29,22 @@ PATIENCE = 8
 class Visitor:
     """What the fast path knows of one client connection: its peer, and how its heads fared.
 
-    `head` is the last one, read under `memos`: clients send the same again and again.
+    `head` is the last one, read under the memos of `mark`: clients send the same again and again.
     """
 
-    __slots__ = ("client", "head", "memos", "misses", "peer")
+    __slots__ = ("client", "head", "mark", "misses", "peer")
 
     def __init__(self, client: Client, peer: str | None) -> None:
         self.client = client
         self.peer = peer
         self.misses = 0
         self.head: OrdinaryHead | None = None
-        self.memos: SnapshotMemos | None = None
+        self.mark: object = None
 
     def same_head(self, data: bytes, memos: SnapshotMemos) -> int:
         """How many bytes the head of `data` takes if it is `head` with any length, else 0."""
         head = self.head
-        if head is None or self.memos is not memos or not data.startswith(head.start):
+        if head is None or self.mark is not memos.mark or not data.startswith(head.start):
             return 0
         begin = len(head.start)
         end = data.find(b"\r\n", begin, begin + MAX_DIGITS + 2)
@@ -120,7 +120,7 @@ class FastPath:
         )
         if found is not None:
             visitor.misses = visitor.misses + 1 if memos.heads.misses > before else 0
-            visitor.head, visitor.memos = found[0], memos
+            visitor.head, visitor.mark = found[0], memos.mark
         return found
 
     def close(self) -> None:

@@ -113,10 +113,10 @@ class HealthWatch:
                 return
 
     async def _run(self, name: str, prober: Prober) -> None:
-        found = self._conditions.get(name)
-        if found is None:
+        if self._conditions.get(name) is None:
             return
-        if found.machine.checked_at is None:
+        # What is known of a backend that was moved is true of where it was.
+        if not prober.asked:
             await self._once(name, prober, anew=False)
         while self._probers.get(name) is prober:
             await self._wait(name)

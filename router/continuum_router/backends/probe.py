@@ -24,7 +24,8 @@ VERDICT_SECONDS = 300.0
 
 class Prober:
     """Probes one backend under one configuration; a changed one gets a new prober, so that no
-    verdict and no result of before applies (S2). `clock` is monotonic seconds.
+    verdict and no result of before applies (S2). `clock` is monotonic seconds. `asked` turns True
+    with the first probe.
     """
 
     def __init__(self, backend: Backend, plan: ProbePlan, clock: Callable[[], float]) -> None:
@@ -35,12 +36,14 @@ class Prober:
         self._tls: ssl.SSLContext | None = None
         self._verdicts: dict[str, tuple[float, Observation]] = {}
         self._asking: str | None = None
+        self.asked = False
 
     async def probe(self, *, anew: bool = False) -> Observation:
         """Ask once. `anew` asks a catalogue even if its verdict is remembered (the start's rounds).
 
         Never raises for what the backend does; a cancellation passes through.
         """
+        self.asked = True
         began = self._clock()
         try:
             async with asyncio.timeout(self.plan.timeout):

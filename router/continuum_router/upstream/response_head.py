@@ -116,12 +116,13 @@ class HeadReader:
             return self._read_odd(data)
         head = data[:end]
         length = None
-        key = head
         match = _LENGTH.search(head)
         if match is not None:
             start, stop = match.span(1)
             length = int(head[start:stop])
             key = head[:start] + b"\0" + head[stop:]  # no ordinary head holds a NUL
+        else:
+            key = b"\0" + head  # and none that does is like the keys above
         facts = self._memo.get(key)
         if facts is None:
             if end > MAX_HEAD_BYTES:

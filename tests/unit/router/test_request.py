@@ -5,13 +5,13 @@ import json
 import pytest
 
 from continuum_router.errors import BadRequest
+from continuum_router.json_body import parse_object
 from continuum_router.request import (
     COMPLETING,
     Endpoint,
     RequestRules,
     Upload,
     parse_generate,
-    parse_object,
     parse_opaque,
 )
 from continuum_shared.prefix_key import KeyTag, KeyText, derive

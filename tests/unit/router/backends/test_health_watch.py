@@ -169,6 +169,21 @@ async def test_a_probe_that_was_under_way_when_the_configuration_changed_changes
         assert made.state() is HealthState.READY
 
 
+async def test_a_backend_that_was_moved_is_asked_at_once() -> None:
+    """Not after an interval: whoever corrects an address in a reload waits for it to work."""
+    async with rig(Codes(500)) as (made, server), scripted(Codes(200)) as other:
+        await made.adopt(server.backend())
+        await made.started()
+        await made.turn(2)
+        assert made.state() is HealthState.UNHEALTHY
+        waits = len(made.waits)
+        await made.adopt(other.backend())
+        await until(lambda: len(made.waits) == waits + 1)
+        assert len(other.requests) == 1
+        await made.turn()
+        assert made.state() is HealthState.READY
+
+
 async def test_the_same_configuration_keeps_the_running_task() -> None:
     async with rig(Codes(200)) as (made, server):
         await made.adopt(server.backend())

@@ -164,6 +164,15 @@ def test_a_remembered_length_is_not_taken_for_an_empty_one():
         reader.read(head("Content-Length:"))
 
 
+async def test_a_remembered_head_is_not_known_again_with_a_nul_for_its_length():
+    reader = HeadReader()
+    known = reader.read(head("Content-Length: 5"))
+    assert known is not None
+    with pytest.raises(HeadError) as caught:
+        reader.read(head("Content-Length: \0"))
+    assert caught.value.cause is Cause.BAD_HEAD
+
+
 def test_the_memo_is_bounded():
     reader = HeadReader()
     for number in range(MEMO_ENTRIES + 10):
