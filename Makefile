@@ -53,7 +53,7 @@ docs: $(STAMP) ## write the generated pages of docs/ and man/
 bench: $(STAMP) ## micro benchmarks of the pure parts
 	for f in tests/bench/bench_*.py; do $(BIN)/python $$f; done
 
-fuzz: $(STAMP) ## coverage-guided fuzzing of every reader, 5 minutes (ARGS="--seconds 60 --target sse")
+fuzz: $(STAMP) ## coverage-guided fuzzing of every reader, 10 minutes (ARGS="--seconds 60 --target sse")
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/fuzz.txt
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(ARGS)
 

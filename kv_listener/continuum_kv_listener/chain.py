@@ -293,7 +293,7 @@ class ChainTracker:
         """
         extras: list[object] = [event.cache_salt] if event.cache_salt else []
         if root and event.extra_keys:
-            extras.extend(value for value in event.extra_keys[0] or () if value != event.lora_name)
+            extras.extend(_without_adapter(event.extra_keys[0] or (), event.lora_name))
         if not extras:
             if root:
                 return _open(event.lora_name), _NOTHING
@@ -355,6 +355,14 @@ class ChainTracker:
                 return  # so are its ancestors
             self._chains.scopes.count_as(node, reason)
             node = node.parent
+
+
+def _without_adapter(values: Sequence[object], lora_name: str | None) -> list[object]:
+    """The adapter's name stands there once; a client's salt may be the same word (C25, C41)."""
+    rest = [value for value in values if value is not None]
+    if lora_name in rest:
+        rest.remove(lora_name)
+    return rest
 
 
 _HOPELESS = UnattributedReason.NO_MATCH

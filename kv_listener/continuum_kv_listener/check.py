@@ -167,7 +167,8 @@ async def _try_events(source: SourceConfig, rank: int, tools: _Tools) -> Outcome
         admission = Admission(desk=tools.desk, acl=acl)
     link = ZmqSource(
         ZmqEndpointSettings(
-            name=source.backend_name,
+            # names the admission rule, so each rank needs its own
+            name=f"{source.backend_name}#{rank}" if rank else source.backend_name,
             endpoint=endpoint,
             mode=source.mode,
             topic=source.zmq_topic,

@@ -28,6 +28,7 @@ more than one of them is ever there as objects and others get their turn in betw
 """
 
 import json
+import re
 from array import array
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
@@ -48,7 +49,7 @@ MAX_BLOCK_TOKENS = 1 << 20
 """No engine has such blocks: a larger one is malformed."""
 _MASK64 = (1 << 64) - 1
 
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]+")
 
 TrtllmEvent = EngineEvent | Moved
 
@@ -135,9 +136,8 @@ def _elements(text: str) -> Iterator[tuple[object, str]]:
 
 def _skip(text: str, at: int) -> int:
     """The next place that is not JSON's white space."""
-    while text[at : at + 1] in _SPACE and at < len(text):
-        at += 1
-    return at
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
 
 
 def _no_number(_word: str) -> object:

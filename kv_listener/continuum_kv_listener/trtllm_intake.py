@@ -149,8 +149,9 @@ class TrtllmIntake:
         except PollError as error:
             return self._failed(error.fault, str(error))
         answer = await self._read(body)
-        for reason in answer.drops:
+        for reason in answer.drops:  # one element may hold a million of them
             self._sink.dropped(reason)
+            await self._turns.breathe()
         if DropReason.UNDECODABLE_BATCH in answer.drops:
             return self._failed(PollFault.BAD_ANSWER, PollFault.BAD_ANSWER.value)
         self._answered(bool(answer.items))

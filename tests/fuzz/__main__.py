@@ -52,7 +52,7 @@ def watched(child: list[str], name: str) -> tuple[int, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz ARGS=…", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=300.0, help="for all targets together")
+    parser.add_argument("--seconds", type=float, default=600.0, help="for all targets together")
     parser.add_argument("--target", action="append", choices=list(TARGETS), default=[])
     parser.add_argument("--seed", type=int, default=None, help="default: a fresh one")
     parser.add_argument("--engine", choices=["auto", "atheris", "own"], default="auto")

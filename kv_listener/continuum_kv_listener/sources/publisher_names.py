@@ -73,7 +73,7 @@ class PublisherNames:
             except TimeoutError:
                 pass
             self._soon.clear()
-            for domain, (entries, local) in self._lists.items():
+            for domain, (entries, local) in tuple(self._lists.items()):
                 await self._look_up(domain, entries, local=local)
             await asyncio.sleep(self._soonest)
 

@@ -300,6 +300,10 @@ def test_an_unknown_parent_is_tracked_and_joins_when_it_appears():
             {"extra_keys": (("lora", "tenant"), ("lora",)), "lora_name": "lora"},
             (DropReason.FOREIGN_SALT,),
         ),
+        (  # a client may choose its salt so
+            {"extra_keys": (("lora", "lora"), ("lora",)), "lora_name": "lora"},
+            (DropReason.FOREIGN_SALT,),
+        ),
         ({"extra_keys": (("lora",), ("lora",)), "lora_name": "lora"}, ()),
         ({"extra_keys": (None, ("an image later on",))}, ()),
         ({"extra_keys": ()}, ()),

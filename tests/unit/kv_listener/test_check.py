@@ -1,5 +1,6 @@
 """``--check``: each endpoint is tried once; the table says what to do."""
 
+import asyncio
 import io
 
 import pytest
@@ -82,6 +83,28 @@ async def test_every_rank_is_tried(engine, publisher):
     assert ("events (connect) rank 1", f"tcp://127.0.0.1:{port + 1}") in rows
     assert rows["replay rank 0", f"tcp://127.0.0.1:{dead}"] is False
     assert rows["replay rank 1", f"tcp://127.0.0.1:{dead + 1}"] is False
+
+
+async def test_ranks_that_connect_one_after_the_other(engine):
+    port = next(each for each in iter(free_port, None) if each < 65_000)
+    checked = config(
+        zmq_endpoint=f"tcp://127.0.0.1:{port}", zmq_mode="bind", dp_size=2, engine_url=engine.url
+    )
+    first = KvPublisher(connect_to=f"tcp://127.0.0.1:{port}", replay=False)
+    try:
+        trying = asyncio.create_task(tried(checked, CheckTimes(connect=2.0, replay=0.3, http=2.0)))
+        await asyncio.sleep(0.5)
+        second = KvPublisher(connect_to=f"tcp://127.0.0.1:{port + 1}", replay=False)
+        try:
+            outcomes = await trying
+        finally:
+            second.close()
+    finally:
+        first.close()
+    assert results(outcomes)[:2] == [
+        ("events (bind) rank 0", True),
+        ("events (bind) rank 1", True),
+    ]
 
 
 async def test_nothing_answers():

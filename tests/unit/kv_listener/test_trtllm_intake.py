@@ -272,7 +272,15 @@ async def test_an_answer_beyond_the_bound_is_counted_as_such(script):
     assert script.pipeline.drops == {DropReason.OVERSIZED: 1}
 
 
-async def test_other_tasks_get_their_turn_within_one_answer(script):
+@pytest.mark.parametrize(
+    "body",
+    [
+        numbered([stored(None, block(number, 1, salt="cr1.a")) for number in range(50)]),
+        numbered([stored(None, *[{} for _ in range(500)])]),
+    ],
+    ids=["many elements", "many faults in one"],
+)
+async def test_other_tasks_get_their_turn_within_one_answer(script, body):
     turns = 0
 
     async def other():
@@ -282,7 +290,6 @@ async def test_other_tasks_get_their_turn_within_one_answer(script):
             await asyncio.sleep(0)
 
     task = asyncio.get_running_loop().create_task(other())
-    roots = [stored(None, block(number, 1, salt="cr1.a")) for number in range(50)]
-    await script.feed(numbered(roots))
+    await script.feed(body)
     task.cancel()
     assert turns >= 50

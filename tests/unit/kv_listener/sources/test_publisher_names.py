@@ -131,6 +131,23 @@ async def test_names_are_looked_up_again_and_again_without_a_refusal(running):
     assert desk.updates[:2] == [("a", OLD), ("a", NEW)]
 
 
+async def test_a_list_that_is_added_during_a_round_does_not_end_it(running):
+    """A discovered source is built whenever its engine answers."""
+    desk, resolve = Desk(), Names(NEW)
+
+    async def meanwhile(entries, *, local):
+        names.keep("found", ("gpu-2",), local=False)
+        return await resolve(entries, local=local)
+
+    names = PublisherNames(desk, resolve=meanwhile, every=0.01, soonest=0)
+    names.keep("a", ("gpu-1",), local=False)
+    running(names)
+    async with asyncio.timeout(5):
+        while ("found", NEW) not in desk.updates:
+            await asyncio.sleep(0.01)
+    assert desk.updates[0] == ("a", NEW)
+
+
 async def test_a_name_without_an_address_keeps_the_last_ones_and_is_told_once(running, caplog):
     desk, resolve = Desk(), Names(None, None, None, NEW)
     names = PublisherNames(desk, resolve=resolve, every=0.01, soonest=0)
