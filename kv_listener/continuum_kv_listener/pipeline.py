@@ -12,6 +12,7 @@ from typing import Protocol
 
 from continuum_kv_listener.attribution_types import PathVerdict, Question
 from continuum_kv_listener.chain_stats import ChainStats
+from continuum_kv_listener.decode import DecodedBatch
 from continuum_kv_listener.decode_slices import decode_slices
 from continuum_kv_listener.engine_events import Cleared, DropReason, EngineEvent, RawBatch
 from continuum_kv_listener.listener_metrics import IntakeMetrics
@@ -116,17 +117,24 @@ class Pipeline:
     def batch(self, raw: RawBatch) -> Iterator[None]:
         """Apply one batch, which has to be iterated to its end; a bad event costs itself.
 
-        Yields between slices. All of the batch is read before any of it is applied, and what is
-        known at a pause is what the engine held between two of its events: good to publish and to
-        begin a stream with.
+        Yields between slices. A batch that breaks off is noticed before any of it is applied, and
+        what is known at a pause is what the engine held between two of its events: good to publish
+        and to begin a stream with.
         """
-        decoded = yield from decode_slices(raw.payload, self._engine)
-        for reason in decoded.drops:
+        first = True
+        for part in decode_slices(raw.payload, self._engine):
+            if not first:
+                yield
+            first = False
+            yield from self._apply(part)
+
+    def _apply(self, part: DecodedBatch) -> Iterator[None]:
+        for reason in part.drops:
             self.dropped(reason)
             if reason is DropReason.UNDECODABLE_BATCH:
                 self.lost()
         now, blocks = self._clock(), 0
-        for event in decoded.events:
+        for event in part.events:
             for reason in self.tracker.apply(event, now):
                 self.dropped(reason)
             self._metrics.applied(event)
