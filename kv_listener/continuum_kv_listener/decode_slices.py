@@ -12,11 +12,11 @@ from collections.abc import Generator, Iterator
 
 import msgpack
 
-from continuum_kv_listener.decode import DecodedBatch, decode_batch, decode_events
+from continuum_kv_listener.decode import DecodedBatch, decode_events
 from continuum_kv_listener.engine_events import DropReason
 
 SMALL_BYTES = 64 * 1024
-"""A batch up to this is read in one go: it takes a few milliseconds at most."""
+"""A batch up to this is better read in one go: it takes a few milliseconds at most."""
 SLICE_BYTES = 32 * 1024
 """Read between two pauses, and the rest of the event that goes beyond it."""
 PASS_BYTES = 2 * 1024 * 1024
@@ -30,14 +30,11 @@ _PAUSE = DecodedBatch()
 
 
 def decode_slices(payload: bytes, engine: str) -> Iterator[DecodedBatch]:
-    """Parts of a batch in their order, some of them empty; of a large one without the rank.
+    """Parts of a batch in their order, some of them empty, without the rank.
 
     Never raises for bad bytes. ``UNDECODABLE_BATCH`` in a part means that nothing comes after it;
     but for maps with impossible keys, which show only when they are read, nothing came before.
     """
-    if len(payload) <= SMALL_BYTES:
-        yield decode_batch(payload, engine)
-        return
     try:
         at = yield from _find_events(payload)
         if at is None:

@@ -55,7 +55,7 @@ def test_slices_make_the_same_batch(name, encoding):
     assert len(payload) // SLICE_BYTES - 1 <= parts <= len(payload) // SLICE_BYTES + 2
 
 
-def test_a_small_batch_is_read_in_one_go():
+def test_a_small_batch_is_one_part():
     payload = msgpack.packb([1.5, [stored(Encoding.MAP, [1], None, range(16))], 0])
     assert read(payload) == (whole(payload), 1)
 

@@ -9,7 +9,7 @@ from continuum_kv_listener.attribution_types import Completion, PathVerdict
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.engine_events import DropReason, RawBatch
 from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.pipeline import SLICE_BLOCKS, Pipeline
+from continuum_kv_listener.pipeline import Pipeline
 from continuum_kv_listener.stream import EventStream
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.metrics import Metrics
@@ -144,10 +144,11 @@ def large(count: int) -> bytes:
 
 
 def test_a_large_batch_pauses_and_a_small_one_does_not(rig):
-    assert sum(1 for _ in rig.pipeline.batch(raw(large(100)))) == 0
-    steps = rig.pipeline.batch(raw(large(3 * SLICE_BLOCKS)))
-    assert sum(1 for _ in steps) >= 3
-    assert rig.pipeline.tracker.stats.blocks == 3 * SLICE_BLOCKS - 1
+    assert rig.pipeline.batch(raw(large(100))) == ()
+    assert rig.pipeline.tracker.stats.blocks == 99
+    steps = rig.pipeline.batch(raw(large(3000)))
+    assert sum(1 for _ in steps) >= 5
+    assert rig.pipeline.tracker.stats.blocks == 2999
 
 
 def test_a_subscriber_in_the_middle_of_a_batch_ends_where_one_before_it_does(rig):
