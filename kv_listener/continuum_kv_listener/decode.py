@@ -25,7 +25,7 @@ from continuum_kv_listener.engine_events import (
     Tokens,
 )
 
-BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
+_BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
 
 _STORED_COMMON = (
     "block_hashes",  # ints of 64 bits, signed (SGLang) or not (vLLM), or bytes
@@ -96,16 +96,12 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
         rank = batch[2] if len(batch) > 2 else None
     elif isinstance(batch, dict):
         raws = batch.get("events")
-        rank = next((batch[name] for name in BATCH_RANK_NAMES if name in batch), None)
+        rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
     if not isinstance(raws, list):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
     events, drops = decode_events(raws, engine)
-    return DecodedBatch(tuple(events), tuple(drops), named_rank(rank))
-
-
-def named_rank(rank: object) -> int | None:
-    """The rank that an envelope names, or None."""
-    return rank if type(rank) is int and rank >= 0 else None
+    known_rank = rank if type(rank) is int and rank >= 0 else None
+    return DecodedBatch(tuple(events), tuple(drops), known_rank)
 
 
 def decode_events(raws: list[object], engine: str) -> tuple[list[EngineEvent], list[DropReason]]:

@@ -1,129 +1,122 @@
 """Decodes a large batch in slices, so that its reader can give other tasks a turn in between.
 
-It is :func:`~continuum_kv_listener.decode.decode_batch` with pauses: the same events and drops, and
-nothing of a batch is handed out before all of it was read, so that a broken one still costs itself
-as a whole. One event is the smallest slice: msgpack reads an object without a stop.
+The slices together are what :func:`~continuum_kv_listener.decode.decode_batch` makes of the batch.
+It is passed over once before its first event is handed out, so that one which breaks off still
+costs itself as a whole; that takes half a millisecond for each MiB. Only one slice is in memory as
+objects: a whole batch of them would also be looked through by each collection of garbage. One event
+is the smallest slice, since msgpack reads an object without a stop.
 """
 
 import io
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import msgpack
 
-from continuum_kv_listener.decode import (
-    BATCH_RANK_NAMES,
-    DecodedBatch,
-    decode_batch,
-    decode_events,
-    named_rank,
-)
-from continuum_kv_listener.engine_events import DropReason, EngineEvent
+from continuum_kv_listener.decode import DecodedBatch, decode_events
+from continuum_kv_listener.engine_events import DropReason
 
 SMALL_BYTES = 64 * 1024
-"""A batch up to this is read in one go: it takes a few milliseconds at most."""
+"""A batch up to this is better read in one go: it takes a few milliseconds at most."""
 SLICE_BYTES = 32 * 1024
 """Read between two pauses, and the rest of the event that goes beyond it."""
+PASS_BYTES = 2 * 1024 * 1024
+"""Passed over between two pauses."""
+FEED_BYTES = 256 * 1024
+"""Given to msgpack at once."""
 
 _UNREADABLE = (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException)
 _BROKEN = DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
+_PAUSE = DecodedBatch()
 
-Slices = Generator[None, None, DecodedBatch]
 
+def decode_slices(payload: bytes, engine: str) -> Iterator[DecodedBatch]:
+    """Parts of a batch in their order, some of them empty, without the rank.
 
-def decode_slices(payload: bytes, engine: str) -> Slices:
-    """What ``decode_batch`` returns; yields between slices. Never raises for bad bytes."""
-    if len(payload) <= SMALL_BYTES:
-        return decode_batch(payload, engine)
+    Never raises for bad bytes. ``UNDECODABLE_BATCH`` in a part means that nothing comes after it;
+    but for maps with impossible keys, which show only when they are read, nothing came before.
+    """
     try:
-        return (yield from _Reader(payload, engine).read())
-    except _UNREADABLE:
-        return _BROKEN
-
-
-class _Reader:
-    """One pass over one payload."""
-
-    def __init__(self, payload: bytes, engine: str) -> None:
-        self._payload = payload
-        self._engine = engine
-        self._events: list[EngineEvent] | None = None
-        self._drops: list[DropReason] = []
-        self._unpacker = msgpack.Unpacker(
-            io.BytesIO(payload),  # shares the bytes; fed whole they would be copied in one go
-            max_buffer_size=len(payload),
-            raw=False,
-            strict_map_key=False,
-            unicode_errors="surrogateescape",
-        )
-
-    def read(self) -> Slices:
-        if self._at_map():
-            rank = yield from self._map()
-        elif self._at_array():
-            rank = yield from self._array()
+        at = yield from _find_events(payload)
+        if at is None:
+            yield _BROKEN
         else:
-            return _BROKEN
-        if self._events is None or self._unpacker.tell() != len(self._payload):
-            return _BROKEN
-        return DecodedBatch(tuple(self._events), tuple(self._drops), named_rank(rank))
+            yield from _read_events(payload, at, engine)
+    except _UNREADABLE:
+        yield _BROKEN
 
-    def _array(self) -> Generator[None, None, object]:
-        """[time stamp, events, rank, later fields]; returns the rank."""
-        rank: object = None
-        for at in range(self._unpacker.read_array_header()):
-            if at == 1:
-                yield from self._events_field()
-            else:
-                value = self._unpacker.unpack()
-                if at == 2:
-                    rank = value
-        return rank
 
-    def _map(self) -> Generator[None, None, object]:
-        ranks: dict[object, object] = {}
-        for _ in range(self._unpacker.read_map_header()):
-            name = self._unpacker.unpack()
+def _find_events(payload: bytes) -> Generator[DecodedBatch, None, int | None]:
+    """Pass over all of the batch; where its array of events begins, None if it has none."""
+    unpacker = _unpacker(payload, 0)
+    events: int | None = None
+    if _is_map(payload, 0):
+        for _ in range(unpacker.read_map_header()):
+            name = unpacker.unpack()
+            hash(name)  # raises for what no map can have as a key
             if name == "events":
-                yield from self._events_field()
-            else:
-                value = self._unpacker.unpack()
-                if hash(name) is not None and name in BATCH_RANK_NAMES:
-                    ranks[name] = value
-        return next((ranks[name] for name in BATCH_RANK_NAMES if name in ranks), None)
+                events = unpacker.tell()
+            yield from _pass_over(unpacker, payload)
+    elif _is_array(payload, 0):  # [time stamp, events, rank, later fields]
+        for place in range(unpacker.read_array_header()):
+            if place == 1:
+                events = unpacker.tell()
+            yield from _pass_over(unpacker, payload)
+    if unpacker.tell() != len(payload) or events is None or not _is_array(payload, events):
+        return None
+    return events
 
-    def _events_field(self) -> Generator[None, None, None]:
-        self._events = None
-        self._drops = []
-        if not self._at_array():
-            self._unpacker.skip()
-            return
-        unpacker = self._unpacker
-        events: list[EngineEvent] = []
-        raws: list[object] = []
-        stop = unpacker.tell() + SLICE_BYTES
-        for _ in range(unpacker.read_array_header()):
-            raws.append(unpacker.unpack())
-            if unpacker.tell() >= stop:
-                self._take(raws, events)
-                raws = []
-                yield
-                stop = unpacker.tell() + SLICE_BYTES
-        self._take(raws, events)
-        self._events = events
 
-    def _take(self, raws: list[object], events: list[EngineEvent]) -> None:
-        found, drops = decode_events(raws, self._engine)
-        events += found
-        self._drops += drops
+def _pass_over(unpacker: msgpack.Unpacker, payload: bytes) -> Iterator[DecodedBatch]:
+    """One object; an array's elements one by one."""
+    if not _is_array(payload, unpacker.tell()):
+        unpacker.skip()
+        return
+    stop = unpacker.tell() + PASS_BYTES
+    for _ in range(unpacker.read_array_header()):
+        unpacker.skip()
+        if unpacker.tell() >= stop:
+            yield _PAUSE
+            stop = unpacker.tell() + PASS_BYTES
 
-    def _at_array(self) -> bool:
-        first = self._next_byte()
-        return 0x90 <= first <= 0x9F or first in (0xDC, 0xDD)
 
-    def _at_map(self) -> bool:
-        first = self._next_byte()
-        return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+def _read_events(payload: bytes, at: int, engine: str) -> Iterator[DecodedBatch]:
+    unpacker = _unpacker(payload, at)
+    raws: list[object] = []
+    stop = SLICE_BYTES
+    for _ in range(unpacker.read_array_header()):
+        raws.append(unpacker.unpack())
+        if unpacker.tell() >= stop:
+            yield _part(raws, engine)
+            raws = []
+            stop = unpacker.tell() + SLICE_BYTES
+    yield _part(raws, engine)
 
-    def _next_byte(self) -> int:
-        at = self._unpacker.tell()
-        return self._payload[at] if at < len(self._payload) else 0xC1  # msgpack never uses it
+
+def _part(raws: list[object], engine: str) -> DecodedBatch:
+    events, drops = decode_events(raws, engine)
+    return DecodedBatch(tuple(events), tuple(drops))
+
+
+def _unpacker(payload: bytes, at: int) -> msgpack.Unpacker:
+    """Reads from ``at`` on. It is fed from a file, piece by piece: fed with bytes it would copy
+    all of them at once. Text that is not UTF-8 costs its event, as in ``decode_batch``."""
+    file = io.BytesIO(payload)
+    file.seek(at)
+    return msgpack.Unpacker(
+        file,
+        read_size=min(FEED_BYTES, len(payload)),
+        max_buffer_size=len(payload),
+        raw=False,
+        strict_map_key=False,
+        unicode_errors="surrogateescape",
+    )
+
+
+def _is_array(payload: bytes, at: int) -> bool:
+    """By msgpack's first byte."""
+    first = payload[at] if at < len(payload) else None
+    return first is not None and (0x90 <= first <= 0x9F or first in (0xDC, 0xDD))
+
+
+def _is_map(payload: bytes, at: int) -> bool:
+    return 0x80 <= payload[at] <= 0x8F or payload[at] in (0xDE, 0xDF)

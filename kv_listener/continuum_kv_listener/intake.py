@@ -8,7 +8,7 @@ the engine's order, exactly once, whichever way it came (design/architecture.md,
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -52,8 +52,8 @@ class Replayer(Protocol):
 class Sink(Protocol):
     """Who takes the batches, in order."""
 
-    def batch(self, raw: RawBatch) -> Iterator[None]:
-        """Take the next batch; others may have a turn at each step."""
+    def batch(self, raw: RawBatch) -> Iterable[None]:
+        """Take the next batch: the steps that are left to do, with turns for others in between."""
 
     def restarted(self) -> None:
         """The engine is a new process with an empty cache."""
@@ -239,9 +239,11 @@ class Intake:
                 missing = self._sequence.skip_to_live(raw.seq, mark)
                 self._count_lost(missing if known else 0)
                 verdict = Verdict.NEXT
-        await self._hand_on(raw, verdict)
+        if steps := self._hand_on(raw, verdict):
+            await self._finish(steps)
 
-    async def _hand_on(self, raw: RawBatch, verdict: Verdict) -> None:
+    def _hand_on(self, raw: RawBatch, verdict: Verdict) -> Iterable[None]:
+        """What is left to do of it, for :meth:`_finish`; mostly nothing."""
         self.last_batch_at = self._clock()
         if verdict is Verdict.DUPLICATE:
             self._sink.dropped(DropReason.DUPLICATE)
@@ -250,13 +252,14 @@ class Intake:
             self._sink.lost()
         else:
             self._metrics.batches.inc()
-            await self._apply(raw)
+            return self._sink.batch(raw)
+        return ()
 
-    async def _apply(self, raw: RawBatch) -> None:
+    async def _finish(self, steps: Iterable[None]) -> None:
         """One batch in slices. Its number is taken: what a cancellation leaves out is lost."""
         self._applying, done = True, False
         try:
-            for _ in self._sink.batch(raw):
+            for _ in steps:
                 await self._turns.breathe()
             done = True
         finally:
@@ -386,7 +389,9 @@ class Intake:
                     self._count_lost(missing if known else 0)
                     verdict = Verdict.NEXT
                 if verdict is not Verdict.DUPLICATE or anchor is None:
-                    await self._hand_on(raw, verdict)
+                    steps = self._hand_on(raw, verdict)
+                    if steps:
+                        await self._finish(steps)
                 first = False
                 await self._turns.breathe()
             self._sink.caught_up()

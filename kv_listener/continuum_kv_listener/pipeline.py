@@ -12,8 +12,9 @@ from typing import Protocol
 
 from continuum_kv_listener.attribution_types import PathVerdict, Question
 from continuum_kv_listener.chain_stats import ChainStats
-from continuum_kv_listener.decode_slices import decode_slices
-from continuum_kv_listener.engine_events import Cleared, DropReason, EngineEvent, RawBatch
+from continuum_kv_listener.decode import DecodedBatch, decode_batch
+from continuum_kv_listener.decode_slices import SMALL_BYTES, decode_slices
+from continuum_kv_listener.engine_events import DropReason, EngineEvent, RawBatch
 from continuum_kv_listener.listener_metrics import IntakeMetrics
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.logs import fields
@@ -21,8 +22,6 @@ from continuum_shared.prefix_key import PrefixKey
 
 log = logging.getLogger("continuum_kv_listener.pipeline")
 
-SLICE_BLOCKS = 250
-"""Applied between two pauses; an event is applied as a whole."""
 LOGGED_ONCE = {
     DropReason.UNDECODABLE_BATCH: "Batch cannot be decoded",
     DropReason.MALFORMED_EVENT: "Event is malformed",
@@ -113,27 +112,34 @@ class Pipeline:
         """Where records go (the stream needs this pipeline's snapshot, so it is made later)."""
         self._outlet = outlet
 
-    def batch(self, raw: RawBatch) -> Iterator[None]:
-        """Apply one batch, which has to be iterated to its end; a bad event costs itself.
+    def batch(self, raw: RawBatch) -> Iterable[None]:
+        """Apply one batch; a bad event costs itself. What is returned has to be iterated to its
+        end: empty when the batch was small and is done with, else a pause between two slices.
 
-        Yields between slices. All of the batch is read before any of it is applied, and what is
-        known at a pause is what the engine held between two of its events: good to publish and to
-        begin a stream with.
+        A batch that breaks off is noticed before any of it is applied, and what is known at a pause
+        is what the engine held between two of its events: good to publish and to begin a stream
+        with.
         """
-        decoded = yield from decode_slices(raw.payload, self._engine)
-        for reason in decoded.drops:
+        if len(raw.payload) <= SMALL_BYTES:
+            self._apply(decode_batch(raw.payload, self._engine))
+            return ()
+        return self._slices(raw.payload)
+
+    def _slices(self, payload: bytes) -> Iterator[None]:
+        for part in decode_slices(payload, self._engine):
+            self._apply(part)
+            yield
+
+    def _apply(self, part: DecodedBatch) -> None:
+        for reason in part.drops:
             self.dropped(reason)
             if reason is DropReason.UNDECODABLE_BATCH:
                 self.lost()
-        now, blocks = self._clock(), 0
-        for event in decoded.events:
+        now = self._clock()
+        for event in part.events:
             for reason in self.tracker.apply(event, now):
                 self.dropped(reason)
             self._metrics.applied(event)
-            blocks += 1 if isinstance(event, Cleared) else len(event.hashes)
-            if blocks >= SLICE_BLOCKS:
-                yield
-                now, blocks = self._clock(), 0
 
     def restarted(self) -> None:
         """The engine's cache is empty: say so at once."""

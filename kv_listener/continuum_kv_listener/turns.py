@@ -1,7 +1,7 @@
 """Gives other tasks of the loop their share, however much one source has to say.
 
-A batch is applied in one go, and a large one takes longer than a turn should. Whoever took n turns
-at once lets the others have n: a quiet source needs several of them from its socket to its
+A slice of a batch is applied in one go, and may take longer than a turn should. Whoever took n
+turns at once lets the others have n: a quiet source needs several of them from its socket to its
 subscribers, and would otherwise wait for a large batch of the loud one at each.
 """
 

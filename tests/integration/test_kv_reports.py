@@ -1,6 +1,7 @@
 """What users of other listeners met in engine events, loss and ranks: each row a test (K1 to K12).
 
-Rows K4 and K13 to K19 concern the index, attribution, framing and polling and stand elsewhere.
+Rows K13 to K19 concern attribution, framing, the index and polling and stand elsewhere; the
+router's half of K4 is in test_kv_routing_reports.
 """
 
 import asyncio
@@ -16,8 +17,17 @@ from continuum_kv_listener.attribution_types import Completion, PathVerdict, Que
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.decode import decode_batch
 from continuum_kv_listener.engine_events import DropReason
+from continuum_shared.kv_event import KvAction
 from continuum_shared.prefix_key import PrefixKey, chat_key_text, derive
-from support.kv_publisher import Encoding, KvPublisher, ReplayLayout, free_port, removed, stored
+from support.kv_publisher import (
+    Encoding,
+    KvPublisher,
+    ReplayLayout,
+    cleared,
+    free_port,
+    removed,
+    stored,
+)
 from support.listener_rig import metric, running_listener, source_row, subscribed, until
 from support.tiny_engine import TinyEngine, serving
 
@@ -212,6 +222,32 @@ async def test_k3_one_unreadable_batch_costs_one(engine, caplog):
             assert (row["connected"], row["gaps"], row["restarts"]) == (True, 0, 0)
     said = [r for r in caplog.records if r.levelno >= logging.WARNING and "decoded" in r.message]
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "with the next store"])
+async def test_k4_a_cleared_engine_is_told_by_one_record_and_no_other_is(engine, late):
+    """``late``: an idle engine tells of its reset in front of the next thing that it does."""
+    with closing(KvPublisher()) as one, closing(KvPublisher()) as two:
+        sources = [source(engine, one), source(engine, two, backend_name="c")]
+        async with (
+            running_listener(sources) as base,
+            subscribed(base, "b") as sub,
+            subscribed(base, "c") as other,
+        ):
+            await follows(base)
+            for publisher in (one, two):
+                publisher.publish([prompt(engine, SYSTEM, 100)[0], prompt(engine, OTHER, 200)[0]])
+            both = {key(SYSTEM), key(OTHER)}
+            await until(lambda: set(sub.index()) == both == set(other.index()))
+            told = len(sub.events)
+            said = [cleared(Encoding.MAP)]
+            if late:
+                said.append(prompt(engine, SYSTEM, 100)[0])
+            one.publish(said)
+            await until(lambda: len(sub.events) >= told + len(said))
+            assert sub.events[told].action is KvAction.PURGED
+            assert set(sub.index()) == ({key(SYSTEM)} if late else set())
+            assert set(other.index()) == both
 
 
 async def test_k5_after_a_recovery_the_next_batch_is_no_gap(engine):

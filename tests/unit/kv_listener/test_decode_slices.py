@@ -13,14 +13,14 @@ PAD = b"p" * (SMALL_BYTES + 1)
 
 
 def read(payload: bytes) -> tuple[DecodedBatch, int]:
-    """The batch, and how many pauses there were."""
-    slices, pauses = decode_slices(payload, "vllm"), 0
-    while True:
-        try:
-            next(slices)
-        except StopIteration as end:
-            return end.value, pauses
-        pauses += 1
+    """The batch without its rank, and in how many parts it came."""
+    parts = list(decode_slices(payload, "vllm"))
+    events = tuple(event for part in parts for event in part.events)
+    return DecodedBatch(events, tuple(drop for part in parts for drop in part.drops)), len(parts)
+
+
+def whole(payload: bytes) -> DecodedBatch:
+    return decode_batch(payload, "vllm")._replace(rank=None)
 
 
 def chain(encoding: Encoding, count: int = 2000) -> list[object]:
@@ -47,17 +47,17 @@ ENVELOPES = {
 @pytest.mark.parametrize("name", ENVELOPES)
 def test_slices_make_the_same_batch(name, encoding):
     payload = msgpack.packb(ENVELOPES[name](chain(encoding)))
-    found, pauses = read(payload)
+    found, parts = read(payload)
     assert len(payload) > SMALL_BYTES
-    assert found == decode_batch(payload, "vllm")
+    assert found == whole(payload)
     assert len(found.events) >= 2000
     assert set(found.drops) == {DropReason.MALFORMED_EVENT, DropReason.UNKNOWN_TAG}
-    assert len(payload) // SLICE_BYTES - 1 <= pauses <= len(payload) // SLICE_BYTES
+    assert len(payload) // SLICE_BYTES - 1 <= parts <= len(payload) // SLICE_BYTES + 2
 
 
-def test_a_small_batch_is_read_in_one_go():
+def test_a_small_batch_is_one_part():
     payload = msgpack.packb([1.5, [stored(Encoding.MAP, [1], None, range(16))], 0])
-    assert read(payload) == (decode_batch(payload, "vllm"), 0)
+    assert read(payload) == (whole(payload), 1)
 
 
 WHOLE = msgpack.packb([1.5, chain(Encoding.MAP), 0])
@@ -79,7 +79,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_broken_batch_costs_itself_as_a_whole(name):
-    assert read(BAD[name])[0] == BROKEN == decode_batch(BAD[name], "vllm")
+    assert read(BAD[name])[0] == BROKEN == whole(BAD[name])
 
 
 def test_the_last_of_two_event_lists_counts():
@@ -87,5 +87,33 @@ def test_the_last_of_two_event_lists_counts():
     payload = b"\x82" + b"".join(
         msgpack.packb("events") + msgpack.packb(events) for events in (one, two)
     )
-    assert read(payload)[0] == decode_batch(payload, "vllm")
+    assert read(payload)[0] == whole(payload)
     assert len(read(payload)[0].events) == 1
+
+
+def test_a_key_that_no_map_can_have_costs_the_rest():
+    events = chain(Encoding.MAP)
+    head, tail = events[:1500], events[1500:]
+    payload = b"".join(
+        (
+            b"\x93\x01\xdd",
+            (len(events) + 1).to_bytes(4, "big"),
+            *map(msgpack.packb, head),
+            b"\x81\x91\x01\x01",
+            *map(msgpack.packb, tail),
+            b"\x00",
+        )
+    )
+    found, _ = read(payload)
+    assert found.drops[-1] is DropReason.UNDECODABLE_BATCH
+    before = decode_batch(msgpack.packb([1, head]), "vllm").events
+    assert found.events == before[: len(found.events)]
+    assert len(before) - 400 < len(found.events)
+
+
+def test_a_cut_between_removals_leaves_all_of_them():
+    events = [removed(Encoding.MAP, [at]) for at in range(5000)]
+    payload = msgpack.packb([1.5, events])
+    hashes = [each for event in read(payload)[0].events for each in event.hashes]
+    assert hashes == list(range(5000))
+    assert sum(event.merged for event in read(payload)[0].events) == 5000

@@ -9,7 +9,7 @@ from continuum_kv_listener.attribution_types import Completion, PathVerdict
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.engine_events import DropReason, RawBatch
 from continuum_kv_listener.listener_metrics import ListenerMetrics
-from continuum_kv_listener.pipeline import SLICE_BLOCKS, Pipeline
+from continuum_kv_listener.pipeline import Pipeline
 from continuum_kv_listener.stream import EventStream
 from continuum_shared.kv_event import KvAction, KvEvent
 from continuum_shared.metrics import Metrics
@@ -144,10 +144,11 @@ def large(count: int) -> bytes:
 
 
 def test_a_large_batch_pauses_and_a_small_one_does_not(rig):
-    assert sum(1 for _ in rig.pipeline.batch(raw(large(100)))) == 0
-    steps = rig.pipeline.batch(raw(large(3 * SLICE_BLOCKS)))
-    assert sum(1 for _ in steps) >= 3
-    assert rig.pipeline.tracker.stats.blocks == 3 * SLICE_BLOCKS - 1
+    assert rig.pipeline.batch(raw(large(100))) == ()
+    assert rig.pipeline.tracker.stats.blocks == 99
+    steps = rig.pipeline.batch(raw(large(3000)))
+    assert sum(1 for _ in steps) >= 5
+    assert rig.pipeline.tracker.stats.blocks == 2999
 
 
 def test_a_subscriber_in_the_middle_of_a_batch_ends_where_one_before_it_does(rig):
@@ -155,15 +156,18 @@ def test_a_subscriber_in_the_middle_of_a_batch_ends_where_one_before_it_does(rig
     rig.feed(stored(Encoding.MAP, [1], None, range(16)))
     rig.attribute()
     assert rig.pipeline.snapshot() == [KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16)]
-    batch = [removed(Encoding.MAP, [1])]
-    batch += [stored(Encoding.MAP, [at + 9], None, range(at, at + 16)) for at in range(2000)]
+    fill = [stored(Encoding.MAP, [at + 9], at + 8, range(16)) for at in range(1, 1000)]
+    batch = [stored(Encoding.MAP, [9], None, range(16, 32)), *fill, removed(Encoding.MAP, [1])]
+    batch += [removed(Encoding.MAP, [at + 9]) for at in range(999, -1, -1)]
+    batch += [stored(Encoding.MAP, [9], None, range(16, 32)), *fill[:300]]
+    batch += [removed(Encoding.MAP, [at + 9]) for at in range(300, -1, -1)]
     batch.append(stored(Encoding.MAP, [1], None, range(16)))
     seen = set()
     for _ in rig.pipeline.batch(raw(msgpack.packb([1.5, batch, 0]))):
         seen.add(tuple(rig.pipeline.snapshot()))
     assert seen == {(KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16),), ()}
     rig.attribute()
-    assert KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16) in rig.pipeline.snapshot()
+    assert rig.pipeline.snapshot() == [KvEvent(action=KvAction.CREATED, prefix=KEY, tokens=16)]
     assert rig.stream.last_seq == 3  # created, gone while the batch was applied, created again
 
 

@@ -1,8 +1,13 @@
 """What is particular to the index in memory; what every index does is in tests/contract."""
 
+import itertools
+import os
+from pathlib import Path
+
 from continuum_router.backends.holding import Tier
 from continuum_router.kv_index.index import SWEPT_AT_ONCE, MemoryKvIndex, NoKvIndex, expose
 from continuum_shared.metrics import Metrics
+from continuum_shared.prefix_key import PrefixKey
 from support.backends import prefix
 
 HOT = Tier.GPU_HOT
@@ -113,3 +118,24 @@ def test_the_index_that_is_off_knows_nothing():
     assert index.holding("a", KEYS[0], 0.0) is None
     assert (index.expire(9.0), index.clear()) == (0, 0)
     assert index.stats().entry_count == 0
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_k18_two_million_prefixes_leave_the_index_at_its_cap() -> None:
+    """User report K18: counts at their caps, and memory that stays where the first tenth put it."""
+    index = MemoryKvIndex(max_entries=10_000, ttl=600.0)
+    names = itertools.cycle(("a", "b", "c"))
+    settled = 0
+    for number in range(2_000_000):
+        prefix = PrefixKey(number.to_bytes(32, "big"))
+        index.set(next(names), prefix, 64, Tier.GPU_HOT, 0.0)
+        if number == 200_000:
+            settled = resident_bytes()
+    assert resident_bytes() - settled < 4 * 1024 * 1024
+    stats = index.stats()
+    assert 9_000 <= stats.prefix_count == stats.entry_count <= 10_000
+    assert stats.total_evictions == 2_000_000 - stats.prefix_count
+    assert sum(len(index.prefixes_of(name)) for name in "abc") == stats.entry_count
