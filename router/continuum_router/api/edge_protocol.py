@@ -47,6 +47,7 @@ class EdgeProtocol(RequestHandler):
         "_last",
         "_newest_body",
         "_sure",
+        "_used",
         "_visitor",
     )
 
@@ -61,6 +62,7 @@ class EdgeProtocol(RequestHandler):
         self._answered_body: StreamReader = EMPTY_PAYLOAD
         self._fast = fast
         self._sure = fast is not None
+        self._used = False  # until aiohttp got bytes its task is known to have nothing to do
         self._call: FastCall | Arriving | None = None
         self._visitor: Visitor | None = None
         self._ahead: list[bytes] = []
@@ -92,8 +94,7 @@ class EdgeProtocol(RequestHandler):
             and fast is not None
             and visitor is not None
             and data.startswith(BEGINS)
-            and waiter is not None
-            and not waiter.done()
+            and (not self._used if waiter is None else not waiter.done())
             and not (self._messages or self._close or self._force_close or self._paused)
         ):
             self._call = fast.take(data, visitor)
@@ -180,6 +181,7 @@ class EdgeProtocol(RequestHandler):
 
     def _to_aiohttp(self, data: bytes) -> None:
         """Hand over those bytes that `WireGuard` finds clean."""
+        self._used = True
         guard = self._guard
         refused = guard.fault is not None
         for piece in guard.feed(data):

@@ -6,7 +6,7 @@ import socket
 from continuum_router.api.edge_protocol import HOLD_LIMIT
 from support import edge as edges
 from support.edge import BODY, running
-from support.fast_rig import FastRig, chat, fast_rig
+from support.fast_rig import FastRig, Wire, chat, fast_rig
 from support.scripted_backend import answers, reply, scripted
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -30,6 +30,25 @@ async def test_both_kinds_of_requests_take_turns_on_one_connection() -> None:
             await turn()
             assert rig.wire.take().startswith(b"HTTP/1.1 200 OK")
             assert by_aiohttp(rig) == number
+
+
+async def test_a_request_that_comes_with_its_connection_is_taken() -> None:
+    """aiohttp's own task has not begun then; a busy loop makes that the usual case."""
+    async with fast_rig() as rig:
+        wire, client = Wire(), rig.router._server()
+        client.connection_made(wire)
+        client.data_received(chat())
+        rig.asked().data_received(reply(b"{}"))
+        assert wire.take().endswith(b"{}")
+        await turn()
+        rig.sent()
+        client.data_received(HEALTH)
+        client.data_received(chat())
+        await turn()
+        assert by_aiohttp(rig) == 2, "behind one of aiohttp's it has to be known that it is done"
+        rig.asked().data_received(reply(b"{}"))
+        await turn()
+        client.connection_lost(None)
 
 
 async def test_a_request_sent_ahead_waits_for_the_one_before() -> None:
