@@ -3,8 +3,8 @@
 LISTENER = {
     "NAME": "continuum-kv-listener - tell a router which engine holds which prompt prefix",
     "DESCRIPTION": """\
-Follows the KV-cache events that LLM engines (vLLM, SGLang) publish over ZMQ, works out which prompt
-prefixes each of them holds, and serves one stream of server-sent events for each engine.
+Follows the KV-cache events of LLM engines (vLLM and SGLang over ZMQ, TensorRT-LLM over HTTP), works
+out which prompt prefixes each of them holds, and serves one stream of server-sent events for each.
 `continuum-router`(1) reads these streams. Prompts and tokens do not leave the process.
 
 The file names the engines under `sources`. `--check` validates it, tries every endpoint once,

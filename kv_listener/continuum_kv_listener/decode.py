@@ -25,6 +25,11 @@ from continuum_kv_listener.engine_events import (
     Tokens,
 )
 
+MAX_EVENTS = 1 << 18
+"""In one batch. An engine's step tells of some ten thousand blocks at most; a batch of a million
+scraps would hold up every other source."""
+MAX_ITEMS = 1 << 22
+"""In one array: more than any prompt has tokens. What is longer is not read into memory."""
 _BATCH_RANK_NAMES = ("data_parallel_rank", "attn_dp_rank", "rank")
 
 _STORED_COMMON = (
@@ -85,7 +90,11 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
     try:
         # text that is not UTF-8 must cost its event, not the batch: see _text
         batch = msgpack.unpackb(
-            payload, raw=False, strict_map_key=False, unicode_errors="surrogateescape"
+            payload,
+            raw=False,
+            strict_map_key=False,
+            unicode_errors="surrogateescape",
+            max_array_len=MAX_ITEMS,
         )
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
@@ -97,7 +106,7 @@ def decode_batch(payload: bytes, engine: str) -> DecodedBatch:
     elif isinstance(batch, dict):
         raws = batch.get("events")
         rank = next((batch[name] for name in _BATCH_RANK_NAMES if name in batch), None)
-    if not isinstance(raws, list):
+    if not isinstance(raws, list) or len(raws) > MAX_EVENTS:
         return DecodedBatch(drops=(DropReason.UNDECODABLE_BATCH,))
     events, drops = decode_events(raws, engine)
     known_rank = rank if type(rank) is int and rank >= 0 else None

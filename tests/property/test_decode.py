@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from continuum_kv_listener.chain import ChainTracker
 from continuum_kv_listener.chain_stats import ChainLimits
 from continuum_kv_listener.decode import decode_batch
-from continuum_kv_listener.engine_events import DropReason
+from continuum_kv_listener.engine_events import DropReason, Removed
 
 ENGINES = st.sampled_from(["vllm", "sglang"])
 SCALARS = st.one_of(
@@ -60,7 +60,8 @@ def test_any_bytes(payload: bytes, engine: str) -> None:
 @settings(max_examples=400, deadline=None)
 def test_any_batch_is_decoded_and_tracked(events: list[object], engine: str) -> None:
     decoded = decode_batch(msgpack.packb([0.0, events, 0]), engine)
-    assert len(decoded.events) + len(decoded.drops) == len(events)
+    told = sum(each.merged if isinstance(each, Removed) else 1 for each in decoded.events)
+    assert told + len(decoded.drops) == len(events)
     assert set(decoded.drops) <= {DropReason.MALFORMED_EVENT, DropReason.UNKNOWN_TAG}
     tracker = ChainTracker(ChainLimits(max_tracked_blocks=4, max_retained_tokens=9))
     for event in decoded.events:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from continuum_kv_listener.decode import DecodedBatch, decode_batch
+from continuum_kv_listener.decode import MAX_EVENTS, MAX_ITEMS, DecodedBatch, decode_batch
 from continuum_kv_listener.engine_events import Cleared, DropReason, Medium, Removed, Stored
 
 WIRE = Path(__file__).parents[2] / "fixtures" / "wire"
@@ -405,3 +405,21 @@ def test_removals_that_follow_each_other_on_one_medium_are_one_event():
         Removed(hashes=(7, 8), group=1),
     )
     assert [event.merged for event in decoded.events if isinstance(event, Removed)] == [3, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("events", "drops"),
+    [
+        ([[]] * MAX_EVENTS, (DropReason.MALFORMED_EVENT,) * MAX_EVENTS),
+        ([[]] * (MAX_EVENTS + 1), (DropReason.UNDECODABLE_BATCH,)),
+        ([[]] * (MAX_ITEMS + 1), (DropReason.UNDECODABLE_BATCH,)),
+    ],
+    ids=["as many as there may be", "one more", "more than any array may have"],
+)
+def test_a_batch_of_more_events_than_an_engine_sends(
+    events: list[object], drops: tuple[DropReason, ...]
+):
+    """A byte each, they would take a minute of everybody's time and a hundred times the memory."""
+    assert decode_batch(batch(*events), "vllm") == DecodedBatch(
+        drops=drops, rank=0 if len(events) <= MAX_EVENTS else None
+    )
