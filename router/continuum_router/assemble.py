@@ -30,7 +30,9 @@ from continuum_router.config.server import RoutingHeaders
 from continuum_router.derive import (
     aliases_of,
     backend_of,
+    catalog_rules,
     condition_rules,
+    fetch_bounds,
     probe_plans,
     retry_policy,
 )
@@ -125,6 +127,8 @@ def build_state(config: Config) -> State:
         served=kv.refresh,
         holdings=kv.holdings,
     )
+    catalog = _catalog(config, metrics)
+    fleet.conditions.on_recovery = catalog.recovered
     return State(
         metrics=metrics,
         edge_metrics=EdgeMetrics(metrics, lambda: active.now),
@@ -134,7 +138,7 @@ def build_state(config: Config) -> State:
         dispatch=dispatch,
         upstream=upstream,
         routing=routing,
-        catalog=Catalog(fetch_models, started=int(time.time())),  # noqa: TID251,
+        catalog=catalog,
         consumers=EventConsumers(
             kv, consumer_metrics, supervisor, clock=time.monotonic, rng=random.Random()
         ),
@@ -246,6 +250,7 @@ def adopt_state(runtime: Runtime, state: State) -> None:
     for name in gone:
         state.routing.forget(name)
     runtime.publish_models(state.catalog.known(snap.dispatcher.pool))
+    state.catalog.invalidate()
 
 
 async def before_clients(runtime: Runtime, state: State) -> None:
@@ -292,6 +297,23 @@ async def stop_state(state: State) -> None:
     await state.health.close()
     await state.consumers.close()
     await state.upstream.close()
+
+
+def _catalog(config: Config, metrics: Metrics) -> Catalog:
+    section = config.model_aggregation
+    bounds = fetch_bounds(section)
+    failures = metrics.counter(
+        "model_transient_errors_total",
+        "Tries to read a backend's model list that ended in a timeout, a lost connection or a 5xx.",
+        {"backend": None},
+    )
+    return Catalog(
+        lambda backend: fetch_models(backend, bounds),
+        started=int(time.time()),  # noqa: TID251
+        clock=time.monotonic,
+        rules=catalog_rules(section),
+        on_transient=lambda name: failures.child(name).inc(),
+    )
 
 
 def _salts(config: Config) -> SaltStamp | None:

@@ -12,7 +12,11 @@ from continuum_router.backends.health import HealthRules
 from continuum_router.backends.pool import Backend, Pool
 from continuum_router.backends.probe_plan import ProbePlan, plan_for
 from continuum_router.config.backends import BackendConfig, Replay
+from continuum_router.config.model_aggregation import Deduplication, ModelAggregationConfig
 from continuum_router.config.root import Config
+from continuum_router.models.catalog import CatalogRules
+from continuum_router.models.fetch import Bounds
+from continuum_router.models.freshness import Lifetimes
 from continuum_router.upstream.retry import RetryPolicy
 from continuum_router.upstream.retry_budget import BudgetRules
 
@@ -95,4 +99,31 @@ def retry_policy(config: Config) -> RetryPolicy:
             min_retries=section.budget.min_retries,
             window=section.budget.window,
         ),
+    )
+
+
+def fetch_bounds(section: ModelAggregationConfig) -> Bounds:
+    """What reading one backend's model list may cost."""
+    return Bounds(
+        timeout=section.request_timeout,
+        max_bytes=section.max_response_size,
+        max_models=section.max_models_per_backend,
+    )
+
+
+def catalog_rules(section: ModelAggregationConfig) -> CatalogRules:
+    """How the model list is gathered and kept."""
+    background = section.background_refresh
+    return CatalogRules(
+        lifetimes=Lifetimes(
+            ttl=section.cache_ttl,
+            soft_ratio=section.soft_ttl_ratio,
+            empty_base=section.empty_response_base_ttl,
+            empty_max=section.empty_response_max_ttl,
+        ),
+        max_retries=section.max_retries,
+        retry_delay=section.retry_delay,
+        max_total=section.max_total_models,
+        last_wins=section.deduplication_strategy is Deduplication.LAST_WINS,
+        check_interval=background.check_interval if background.enabled else None,
     )

@@ -208,6 +208,28 @@ class ModelNotFound(RouterError):
     default_message = "The model does not exist or no backend serves it. See GET /v1/models."
 
 
+class RefreshNotAllowed(RouterError):
+    """`model_aggregation.allow_force_refresh` is false (S2)."""
+
+    status = 403
+    type = ErrorType.AUTHENTICATION
+    fault = Fault.CLIENT
+    stage = RejectStage.POLICY
+    default_code = "refresh_not_allowed"
+    default_message = "This router does not let callers refresh the model list."
+
+
+class TooManyRefreshes(RouterError):
+    """More forced refreshes than decisions E21 allows; give `Retry-After`."""
+
+    status = 429
+    type = ErrorType.RATE_LIMIT
+    fault = Fault.CLIENT
+    stage = RejectStage.RATE_LIMIT
+    default_code = "rate_limit_exceeded"
+    default_message = "The model list was refreshed too often; wait and try again."
+
+
 class MethodNotAllowed(RouterError):
     """The path exists, the method does not; give `headers={"Allow": ...}`."""
 

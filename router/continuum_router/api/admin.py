@@ -1,8 +1,8 @@
 """`/admin/*`: a running router looked at and steered (decisions P4, J9; S2).
 
 Reads: `GET /admin/backends`, `GET /admin/config`. Writes: `POST /admin/reload`,
-`POST /admin/backends/{name}/drain` and `/undrain`. Every write leaves a line under the name
-`admin_audit`.
+`POST /admin/models/refresh`, `POST /admin/backends/{name}/drain` and `/undrain`. Every write leaves
+a line under the name `admin_audit`.
 """
 
 import logging
@@ -16,7 +16,8 @@ from continuum_router.api.admin_access import Denied, admin_verdict
 from continuum_router.api.scope import Scope
 from continuum_router.backends.conditions import Condition
 from continuum_router.backends.fleet import Fleet
-from continuum_router.errors import AdminRefused, AdminUnauthorized, NotFound
+from continuum_router.config.model_aggregation import Deduplication
+from continuum_router.errors import AdminRefused, AdminUnauthorized, NotFound, RefreshNotAllowed
 from continuum_router.runtime import Runtime
 from continuum_shared.logs import fields
 
@@ -99,10 +100,26 @@ class Admin:
             case ("POST", "reload"):
                 report = await self._reload()
                 return report.to_json() if report.live else _Failed(409, report.to_json())
+            case ("POST", "models", "refresh"):
+                return await self._refresh_models()
             case ("POST", "backends", name, "drain" | "undrain" as verb):
                 return self._drain(name, draining=verb == "drain")
             case _:
                 raise NotFound
+
+    async def _refresh_models(self) -> object:
+        if not self._runtime.current.config.model_aggregation.allow_force_refresh:
+            raise RefreshNotAllowed
+        await self._runtime.current.catalog.force()
+        snap = self._runtime.current
+        pool = snap.dispatcher.pool
+        data = snap.catalog.listing(pool)
+        strategy = snap.config.model_aggregation.deduplication_strategy
+        if strategy is Deduplication.MERGE_BACKENDS:
+            # Only admin callers see who serves a model (decisions E19).
+            for entry in data:
+                entry["backends"] = [b.name for b in pool.for_model(str(entry["id"]))]
+        return {"object": "list", "data": data}
 
     def _drain(self, name: str, *, draining: bool) -> object:
         try:

@@ -22,7 +22,7 @@ from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.edge_protocol import EdgeProtocol
 from continuum_router.api.fast_path import FastPath
 from continuum_router.api.middleware import ActiveCount, Edge, Handler, Route
-from continuum_router.api.models import Models, OneModel
+from continuum_router.api.models import Models, OneModel, RefreshModels
 from continuum_router.api.ops import Exposition, Health, Ready
 from continuum_router.api.proxy import Proxy
 from continuum_router.api.route_table import RouteTable
@@ -143,6 +143,8 @@ def make_routes(
     one = OneModel(runtime, below="/v1/models/")
     each = Route(endpoint=EndpointLabel.MODELS, handler=one, api=True)
     below["/v1/models/"] = {"GET": each, "HEAD": each}
+    renew = Route(endpoint=EndpointLabel.MODELS, handler=RefreshModels(runtime), api=True)
+    exact["/v1/models/refresh"] = {"POST": renew}
     steer = Route(endpoint=EndpointLabel.ADMIN, handler=admin)
     below[ADMIN_PREFIX] = {"GET": steer, "POST": steer}
     exposition = Route(endpoint=EndpointLabel.METRICS, handler=Exposition(metrics))

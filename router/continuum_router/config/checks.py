@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _NAMES: Path = ("backends", ANY, "name")
 _SOURCES: Path = ("kv_cache_index", "event_sources")
 _SOURCE_NAMES: Path = (*_SOURCES, ANY, "backend_name")
+_EMPTY_BASE: Path = ("model_aggregation", "empty_response_base_ttl")
+_EMPTY_MAX: Path = ("model_aggregation", "empty_response_max_ttl")
 _SALT_ECHO: Path = ("prefix_routing", "salt_echo")
 _SCORING: Path = ("kv_cache_index", "scoring")
 _KV_ON: Path = ("kv_cache_index", "enabled")
@@ -172,6 +174,18 @@ def _retry_delays_in_order(config: Config, view: View) -> Iterator[Finding]:
         )
 
 
+def _empty_ttls_in_order(config: Config, view: View) -> Iterator[Finding]:
+    section = config.model_aggregation
+    base, longest = section.empty_response_base_ttl, section.empty_response_max_ttl
+    if base > longest:
+        yield Finding(
+            path=_EMPTY_BASE if view.written(_EMPTY_BASE) else _EMPTY_MAX,
+            message=f"empty_response_base_ttl ({format_duration(base)}) is longer than "
+            f"empty_response_max_ttl ({format_duration(longest)})",
+            hint="empty_response_base_ttl must not be longer than empty_response_max_ttl",
+        )
+
+
 def _fallbacks_lead_somewhere(config: Config, view: View) -> Iterator[Finding]:
     """Names that no backend lists are mistakes only when every backend lists its models."""
     backends = [b for b in config.backends if b.enabled and not b.internal]
@@ -295,5 +309,6 @@ CHECKS: tuple[Check[Config], ...] = (
     *SOURCE_CHECKS,
     *TIMEOUT_CHECKS,
     Check(_retry_delays_in_order, (("retry", "initial_delay"), ("retry", "max_delay"))),
+    Check(_empty_ttls_in_order, (_EMPTY_BASE, _EMPTY_MAX)),
     Check(_fallbacks_lead_somewhere),
 )

@@ -15,6 +15,7 @@ from continuum_router.config.checks import CHECKS
 from continuum_router.config.fallbacks import Fallbacks
 from continuum_router.config.health_checks import HealthChecksConfig
 from continuum_router.config.kv_cache_index import KvCacheIndexConfig
+from continuum_router.config.model_aggregation import ModelAggregationConfig
 from continuum_router.config.retry import RetryConfig
 from continuum_router.config.routing import PrefixRoutingConfig, SelectionStrategy, StrategyName
 from continuum_router.config.server import ServerConfig
@@ -36,7 +37,6 @@ class Config(SectionModel):
         "dynamo",
         "gemini_context_cache",
         "guardrails",
-        "model_aggregation",
         "prompt_logging",
         "rate_limiting",
         "response_cache",
@@ -52,6 +52,7 @@ class Config(SectionModel):
     prefix_routing: PrefixRoutingConfig = Field(default_factory=PrefixRoutingConfig)
     kv_cache_index: KvCacheIndexConfig = Field(default_factory=KvCacheIndexConfig)
     health_checks: HealthChecksConfig = Field(default_factory=HealthChecksConfig)
+    model_aggregation: ModelAggregationConfig = Field(default_factory=ModelAggregationConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     retry: RetryConfig = Field(default_factory=RetryConfig)
     fallbacks: Fallbacks = Field(

@@ -63,3 +63,8 @@ async def test_authenticated_routing_headers_mean_nobody_while_nobody_is() -> No
         more = f"server: {{listen: '127.0.0.1:0', routing_headers: {value}}}"
         config = edge_config(["http://h:1"], more)
         assert build_snapshot(config, build_state(config)).routing_headers is shown
+
+
+async def test_a_recovered_backend_begins_a_pass_over_the_model_lists() -> None:
+    state = build_state(edge_config("backends: [{name: b1, url: 'http://h:1'}]"))
+    assert state.dispatch.fleet.conditions.on_recovery == state.catalog.recovered

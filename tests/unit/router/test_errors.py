@@ -9,6 +9,20 @@ CASES = {
     errors.BadRequest: (400, "invalid_request_error", "invalid_request", "client", "admission"),
     errors.NotFound: (404, "invalid_request_error", "not_found", "client", "routing"),
     errors.ModelNotFound: (404, "invalid_request_error", "model_not_found", "client", "routing"),
+    errors.RefreshNotAllowed: (
+        403,
+        "authentication_error",
+        "refresh_not_allowed",
+        "client",
+        "policy",
+    ),
+    errors.TooManyRefreshes: (
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        "client",
+        "rate_limit",
+    ),
     errors.MethodNotAllowed: (
         405,
         "invalid_request_error",

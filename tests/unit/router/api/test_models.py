@@ -68,3 +68,31 @@ async def test_one_of_them() -> None:
         assert (await edge.post({}, path="/v1/models/gpt")).status == 405
         done = edge.sample("continuum_requests_total", endpoint="models", status_class="4xx")
         assert done == 5
+
+
+async def test_a_refresh_waits_for_a_new_list_six_times_a_minute() -> None:
+    async with scripted(answers(reply(LIST))) as backend:
+        entry = f"backends: [{{name: b1, url: '{backend.url}'}}]"
+        async with running(edge_config(entry)) as edge:
+            for _ in range(6):
+                answer = await edge.post({}, path="/v1/models/refresh")
+                assert answer.status == 200
+                assert answer.json == (await edge.get("/v1/models")).json
+            before = len(backend.requests)
+            refused = await edge.post({}, path="/v1/models/refresh")
+            assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+            assert 50 < int(refused.headers["Retry-After"]) <= 60
+            assert len(backend.requests) == before
+            shown = await edge.post({}, path="/admin/models/refresh")
+            assert shown.status == 200
+            assert [(e["id"], e["backends"]) for e in shown.json["data"]] == [("found", ["b1"])]
+            assert len(backend.requests) == before + 1
+
+
+async def test_a_refresh_may_be_forbidden() -> None:
+    entry = "backends: [{name: b1, url: 'http://127.0.0.1:1', models: [listed]}]"
+    off = "model_aggregation: {allow_force_refresh: false}"
+    async with running(edge_config(entry, off)) as edge:
+        for path in ("/v1/models/refresh", "/admin/models/refresh"):
+            answer = await edge.post({}, path=path)
+            assert (answer.status, answer.error["code"]) == (403, "refresh_not_allowed")

@@ -1,6 +1,7 @@
 """The model list: what was configured, what was found, what is kept while a backend is silent."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from support.dispatch import backend
 
 LISTED = backend("b1", models=frozenset({"z", "a"}))
 OPEN = backend("b2", models=frozenset())
+CLOCK = time.monotonic
 OTHER = backend("b3", models=frozenset())
 
 
@@ -34,7 +36,7 @@ def _ids(catalog: Catalog, pool: Pool) -> list[object]:
 
 async def test_backends_that_list_their_models_are_not_asked() -> None:
     fetch = Fetcher({"b2": [ModelCard(id="m2")]})
-    catalog = Catalog(fetch, started=7)
+    catalog = Catalog(fetch, started=7, clock=CLOCK)
     pool = Pool([LISTED, OPEN])
     found = await catalog.refresh(pool)
     assert fetch.asked == ["b2"]
@@ -44,7 +46,7 @@ async def test_backends_that_list_their_models_are_not_asked() -> None:
 
 async def test_what_a_backend_said_of_its_model_is_told_on() -> None:
     fetch = Fetcher({"b2": [ModelCard(id="m", created=5, owned_by="vllm")]})
-    catalog = Catalog(fetch, started=7)
+    catalog = Catalog(fetch, started=7, clock=CLOCK)
     pool = Pool([LISTED, OPEN])
     listing = catalog.listing(pool.with_discovered(await catalog.refresh(pool)))
     assert listing == [
@@ -56,7 +58,7 @@ async def test_what_a_backend_said_of_its_model_is_told_on() -> None:
 
 async def test_a_silent_backend_keeps_its_last_list() -> None:
     fetch = Fetcher({"b2": [ModelCard(id="m2")], "b3": None})
-    catalog = Catalog(fetch, started=7)
+    catalog = Catalog(fetch, started=7, clock=CLOCK)
     pool = Pool([OPEN, OTHER])
     assert await catalog.refresh(pool) == {"b2": frozenset({"m2"})}
     fetch.answers = {"b2": None, "b3": [ModelCard(id="m3")]}
@@ -64,7 +66,7 @@ async def test_a_silent_backend_keeps_its_last_list() -> None:
 
 
 async def test_an_empty_list_is_an_answer() -> None:
-    catalog = Catalog(Fetcher({"b2": []}), started=7)
+    catalog = Catalog(Fetcher({"b2": []}), started=7, clock=CLOCK)
     pool = Pool([OPEN])
     found = await catalog.refresh(pool)
     assert found == {"b2": frozenset()}
@@ -72,7 +74,7 @@ async def test_an_empty_list_is_an_answer() -> None:
 
 
 async def test_a_backend_that_left_is_forgotten() -> None:
-    catalog = Catalog(Fetcher({"b2": [ModelCard(id="m2")]}), started=7)
+    catalog = Catalog(Fetcher({"b2": [ModelCard(id="m2")]}), started=7, clock=CLOCK)
     await catalog.refresh(Pool([OPEN]))
     assert await catalog.refresh(Pool([LISTED])) == {}
 
@@ -80,7 +82,7 @@ async def test_a_backend_that_left_is_forgotten() -> None:
 @pytest.mark.parametrize("known", [True, False])
 async def test_it_refreshes_at_once_and_publishes_each_time(known: bool) -> None:
     fetch = Fetcher({"b2": [ModelCard(id="m2")] if known else None})
-    catalog = Catalog(fetch, started=7)
+    catalog = Catalog(fetch, started=7, clock=CLOCK)
     published: list[Mapping[str, frozenset[str]]] = []
     done = asyncio.Event()
 
@@ -98,7 +100,7 @@ async def test_it_refreshes_at_once_and_publishes_each_time(known: bool) -> None
 
 async def test_an_alias_has_the_card_of_its_model() -> None:
     fetch = Fetcher({"b2": [ModelCard(id="m", created=5, owned_by="vllm")]})
-    catalog = Catalog(fetch, started=7)
+    catalog = Catalog(fetch, started=7, clock=CLOCK)
     open_pool = Pool([backend("b2", models=frozenset(), aliases={"gpt": "m"})])
     pool = open_pool.with_discovered(await catalog.refresh(open_pool))
     listing = catalog.listing(pool)

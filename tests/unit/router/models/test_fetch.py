@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from continuum_router.models.catalog import FetchFailed, ModelCard
-from continuum_router.models.fetch import MAX_MODELS, fetch_models, read_list
+from continuum_router.models.fetch import DEFAULT_BOUNDS, fetch_models, read_list
 from continuum_shared.config.kinds import BackendUrl, Secret
 from support.faults import dead_port
 from support.scripted_backend import answers, breaks_after, reply, scripted
@@ -32,10 +32,10 @@ def test_bad_entries_cost_themselves() -> None:
 
 
 def test_a_list_is_bounded() -> None:
-    many = [{"id": f"m{n}"} for n in range(MAX_MODELS + 5)]
+    many = [{"id": f"m{n}"} for n in range(DEFAULT_BOUNDS.max_models + 5)]
     found = read_list(json.dumps({"data": many}).encode())
     assert found is not None
-    assert len(found) == MAX_MODELS
+    assert len(found) == DEFAULT_BOUNDS.max_models
 
 
 async def test_the_request() -> None:
