@@ -17,7 +17,8 @@ from continuum_router.api.hand_over import HandOver
 from continuum_router.api.reply_plan import ReplyPlan
 from continuum_router.backends.fleet import AttemptResult
 from continuum_router.backends.holding import Holding
-from continuum_router.errors import AttemptFailure, Stage, forget_frames, to_stream_event
+from continuum_router.error_bodies import to_stream_event
+from continuum_router.errors import AttemptFailure, Stage, forget_frames
 from continuum_router.request import request_of
 from continuum_router.upstream.begun import Begun
 from continuum_router.upstream.connection import Connection

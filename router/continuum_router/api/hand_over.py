@@ -9,7 +9,8 @@ from continuum_router.api.fast_context import FastContext
 from continuum_router.api.plain_sink import Client, PlainSink
 from continuum_router.api.scope import Scope
 from continuum_router.backends.holding import Holding
-from continuum_router.errors import ClientGone, RouterError, error_form, to_client
+from continuum_router.error_bodies import error_form, to_client
+from continuum_router.errors import ClientGone, RouterError
 from continuum_router.providers.json_scan import ResponseIdTap
 from continuum_router.providers.prepare import Inbound
 from continuum_router.request import ChatRequest, Endpoint

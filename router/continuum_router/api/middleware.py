@@ -19,6 +19,7 @@ from continuum_router.api.access_log import AccessLog
 from continuum_router.api.edge_metrics import EdgeMetrics, EndpointLabel
 from continuum_router.api.route_table import RouteTable, plain_path
 from continuum_router.api.scope import RequestIds, Scope, read_scope
+from continuum_router.error_bodies import error_form, to_client
 from continuum_router.errors import (
     BadRequest,
     ClientGone,
@@ -26,9 +27,7 @@ from continuum_router.errors import (
     MethodNotAllowed,
     NotFound,
     RouterError,
-    error_form,
     forget_frames,
-    to_client,
 )
 from continuum_router.runtime import Runtime
 from continuum_router.upstream.outcome import Ended

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from continuum_router.backends.exchange import UpstreamReply
 from continuum_router.backends.fleet import AttemptResult, Ticket, result_of_status
 from continuum_router.backends.pool import Backend, Pool
+from continuum_router.error_bodies import error_form
 from continuum_router.errors import (
     AttemptFailure,
     Cause,
     ModelNotFound,
     NoBackend,
     Stage,
-    error_form,
     forget_frames,
 )
 from continuum_router.providers.piecer import Piecer

@@ -11,14 +11,8 @@ from typing import Protocol
 import orjson
 
 from continuum_router.backends.exchange import UpstreamReply
-from continuum_router.errors import (
-    AttemptFailure,
-    Cause,
-    ErrorForm,
-    RouterError,
-    Stage,
-    to_stream_event,
-)
+from continuum_router.error_bodies import ErrorForm, to_stream_event
+from continuum_router.errors import AttemptFailure, Cause, RouterError, Stage
 from continuum_router.providers.json_scan import BodyRewrite
 from continuum_router.providers.prepare import headers_for_client
 from continuum_router.upstream.content_coding import CodingDamaged, inflater_for

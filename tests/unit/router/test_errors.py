@@ -2,7 +2,7 @@
 
 import pytest
 
-from continuum_router import errors
+from continuum_router import error_bodies, errors
 from continuum_router.errors import AttemptFailure, Cause, Fault, RouterError, Stage
 
 CASES = {
@@ -59,7 +59,7 @@ CASES = {
 def test_each_error_has_its_status_and_object(kind):
     status, type_, code, fault, stage = CASES[kind]
     err = kind()
-    assert errors.to_openai(err, "req-1") == (
+    assert error_bodies.to_openai(err, "req-1") == (
         status,
         {
             "error": {
@@ -78,81 +78,13 @@ def test_the_table_is_whole():
     assert set(RouterError.__subclasses__()) == set(CASES)
 
 
-def test_a_client_error_says_what_is_wrong():
-    status, body = errors.to_openai(
-        errors.BadRequest("model is missing", code="missing_field", param="model"), "r"
-    )
-    assert status == 400
-    assert body["error"] == {
-        "message": "model is missing",
-        "type": "invalid_request_error",
-        "param": "model",
-        "code": "missing_field",
-        "request_id": "r",
-    }
-
-
 @pytest.mark.parametrize(
     "kind", [kind for kind in CASES if kind.status >= 500], ids=lambda kind: kind.__name__
 )
 def test_a_server_error_never_shows_its_cause(kind):
-    _, body = errors.to_openai(kind("connect to 10.0.0.7 refused: canary"), "r")
+    _, body = error_bodies.to_openai(kind("connect to 10.0.0.7 refused: canary"), "r")
     assert body["error"]["message"] == kind.default_message
     assert "canary" not in str(body)
-
-
-def test_a_broken_stream_carries_the_status_inside():
-    assert errors.to_stream_event(errors.UpstreamTimeout(), "r")["error"] == {
-        "message": "The backend did not answer in time.",
-        "type": "timeout_error",
-        "param": None,
-        "code": "upstream_timeout",
-        "request_id": "r",
-        "status": 504,
-    }
-
-
-@pytest.mark.parametrize(
-    ("path", "form"),
-    [
-        ("/v1/messages", "anthropic"),
-        ("/v1/messages/count_tokens", "anthropic"),
-        ("/v1/messages2", "openai"),
-        ("/v1/chat/completions", "openai"),
-        ("", "openai"),
-    ],
-)
-def test_whose_error_object_a_path_gets(path, form):
-    assert errors.error_form(path) == form
-
-
-@pytest.mark.parametrize(
-    ("err", "kind"),
-    [
-        (errors.BadRequest(), "invalid_request_error"),
-        (errors.NotFound(), "not_found_error"),
-        (errors.BodyTooLarge(), "request_too_large"),
-        (errors.MethodNotAllowed(headers={"Allow": "POST"}), "invalid_request_error"),
-        (errors.UpstreamFailed(), "api_error"),
-        (errors.NoBackend(), "overloaded_error"),
-        (errors.UpstreamTimeout(), "timeout_error"),
-    ],
-)
-def test_anthropics_form(err, kind):
-    status, body, headers = errors.to_client(err, "r", errors.ErrorForm.ANTHROPIC)
-    assert status == err.status
-    assert (body["type"], body["request_id"]) == ("error", "r")
-    assert (body["error"]["type"], body["error"]["message"]) == (kind, err.default_message)
-    assert headers == {**err.headers, "request-id": "r"}
-    event = errors.to_stream_event(err, "r", errors.ErrorForm.ANTHROPIC)
-    assert event == {**body, "error": {**body["error"], "status": err.status}}
-
-
-def test_openais_form_is_what_it_was():
-    err = errors.NoBackend(retry_after=3)
-    status, body, headers = errors.to_client(err, "r", errors.ErrorForm.OPENAI)
-    assert (status, body) == errors.to_openai(err, "r")
-    assert headers == {"Retry-After": "3", "x-request-id": "r"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-from continuum_router.errors import AttemptFailure, Cause, ErrorForm, Stage, UpstreamFailed
+from continuum_router.error_bodies import ErrorForm
+from continuum_router.errors import AttemptFailure, Cause, Stage, UpstreamFailed
 from continuum_router.upstream.deadlines import Deadlines, Limits
 from continuum_router.upstream.relay import COLLECT_LIMIT, ErrorEvent, Relay
 from support.dispatch import JSON_HEADERS, SSE_HEADERS, FakeReply, RecordingSink
