@@ -4,6 +4,7 @@ from fuzz.target import Target
 from fuzz.targets import (
     edge_reader,
     engine_events,
+    engine_pages,
     form_scan,
     json_scan,
     kv_event,
@@ -25,6 +26,8 @@ TARGETS: dict[str, Target] = {
         kv_event.TARGET,
         *engine_events.TARGETS,
         trtllm_answers.TARGET,
+        engine_pages.PAGES,
+        engine_pages.PROMPTS,
         json_scan.TARGET,
         json_scan.EVENTS,
         form_scan.TARGET,
